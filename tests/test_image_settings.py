@@ -202,15 +202,29 @@ WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "padding": (VIT + '"do_pad": true}', "`do_pad` must be"),
     "a value of another kind": (VIT + '"do_resize": 1}', "`do_resize` must be `true` or `false`"),
-    "a filter that there is not": (VIT + '"resample": 7}', "`resample` must be one of"),
+    "a filter that there is not": (VIT + '"resample": 7}', "`resample` must be at most 5"),
+    "a filter that is a boolean": (VIT + '"resample": true}', "`resample` must be an integer"),
+    "a scale that leaves nothing": (VIT + '"rescale_factor": 0}', "`rescale_factor` must be"),
+    "a scale beyond float32": (VIT + '"rescale_factor": 1e308}', "`rescale_factor` must be"),
+    "a mean beyond float32": (
+        VIT + '"image_mean": 1e300}',
+        "`image_mean.0` must be at most 1000000",
+    ),
+    "division by nothing": (
+        VIT + '"image_std": 1e-300}',
+        "`image_std.0` must be at least 0.000001",
+    ),
     "the longer side": (
         VIT + '"size": {"shortest_edge": 3, "longest_edge": 4}}',
         "`size.longest_edge` is a setting of images that is not supported",
     ),
     "one side": (VIT + '"size": {"height": 3}}', "`size` must state `height` and `width`, or"),
     "no pixel": (VIT + '"size": 0}', "`size.height` must be greater than 0"),
-    "two channels": (VIT + '"image_mean": [0.5, 0.5]}', "`image_mean"),
-    "division by zero": (VIT + '"image_std": [0.5, 0, 0.5]}', "must be greater than 0"),
+    "two channels": (
+        VIT + '"image_mean": [0.5, 0.5]}',
+        "`image_mean` must be a number, or three of",
+    ),
+    "division by zero": (VIT + '"image_std": [0.5, 0, 0.5]}', "`image_std.1` must be at least"),
     "a crop of no size": (VIT + '"do_center_crop": true}', "`do_center_crop` needs a `crop_size`"),
     "an image processor of another model": (
         '{"image_processor_type": "Siglip2ImageProcessor"}',

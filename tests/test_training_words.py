@@ -382,6 +382,9 @@ def test_json_lines(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"p": "a", "h": "b", "y": "c"}\n')
     found = read_data(Jsonl(train="b.jsonl", source=("p", "h"), target="y"), tmp_path, 0)
     assert found.train == [Example("a", "c", "b")]
+    (tmp_path / "c.jsonl").write_text('{"x.t": 1.50, "y": true}\n{"x.t": "a", "y": 1e2}\n')
+    found = read_data(Jsonl(train="c.jsonl", source="x.t", target="y"), tmp_path, 0)
+    assert found.train == [Example("1.50", "true"), Example("a", "1e2")]
 
 
 def test_lists_of_a_data_set_have_the_names_of_their_numbers(tmp_path: Path) -> None:
@@ -418,6 +421,38 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         "bad.jsonl:1:1: error: there is no field `tags`",
     ),
     "no JSON": ('{"tokens": ["a"], "tags"}\n', NER, "bad.jsonl:1:25: error: no JSON: "),
+    "a key that is written twice": (
+        '{"tokens": ["a"], "tags": ["O"], "tags": ["B-PER"]}\n',
+        NER,
+        "bad.jsonl:1:1: error: no JSON: the key 'tags' is written twice",
+    ),
+    "a number that is none": (
+        '{"tokens": [NaN], "tags": ["O"]}\n',
+        NER,
+        "bad.jsonl:1:1: error: no JSON: NaN is no number",
+    ),
+    "JSON without end": ("[" * 100_000 + "\n", NER, "bad.jsonl:1:1: error: no JSON: maximum recur"),
+    "a table as a word": (
+        '{"tokens": ["a", {"b": 1}], "tags": ["O", "O"]}\n',
+        NER,
+        "bad.jsonl:1:1: error: value 2 of the field `tokens` is a table, and no text or label",
+    ),
+    "a list as a label": (
+        '{"tokens": ["a"], "tags": [["O"]]}\n',
+        NER,
+        "bad.jsonl:1:1: error: value 1 of the field `tags` is a list, and no text or label",
+    ),
+    "half a character": (
+        '{"tokens": ["a\\ud83d"], "tags": ["O"]}\n',
+        NER,
+        "bad.jsonl:1:1: error: the field `tokens` has half of a character, `\\ud83d`",
+    ),
+    "no label": (
+        '{"tokens": "a", "tags": null}\n',
+        CLASSES,
+        'bad.jsonl:1:29: error: the target is missing\n    1 | {"tokens": "a", "tags": null}\n'
+        "      |                             ^\n",
+    ),
     "no table": ("[1]\n", NER, "bad.jsonl:1:1: error: this is JSON, but no table"),
     "texts for a model of words": (
         '{"tokens": "a", "tags": "O"}\n',

@@ -170,7 +170,8 @@ def run(
         raise click.UsageError("--pairs and --chat are two ways to read a text; take one")
     if pairs and len(inputs) % 2:
         raise click.UsageError(
-            f"--pairs reads texts two by two, and there are {counted(len(inputs), 'text')}"
+            f"--pairs reads texts two by two, and here {'is' if len(inputs) == 1 else 'are'} "
+            f"{counted(len(inputs), 'text')}"
         )
 
     from zoo.running.image_model import ImageModel
@@ -222,7 +223,7 @@ def run(
         else:
             for number, (places, lines) in enumerate(_lines()):
                 # Messages about an image name its own path.
-                where = None if sees else places
+                where = list(map(_image_place, lines, places)) if sees else places
                 found_in = chain.from_iterable(map(_sides, lines, places)) if pairs else lines
                 answer_each(prompts(list(found_in)), _for_lines(asked, number), places=where)
 
@@ -364,6 +365,11 @@ def _standard_input() -> str:
 def _standard_bytes() -> bytes:
     """Read the whole standard input; there is nothing if it is closed."""
     return b"" if sys.stdin is None else sys.stdin.buffer.read()
+
+
+def _image_place(path: str, line: Place) -> Place:
+    """The place of an image for messages: its path, or the line if that is empty."""
+    return Place(path) if path else line
 
 
 def _refuse(context: click.Context, names: Collection[str], why: str) -> None:

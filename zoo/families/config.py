@@ -96,7 +96,7 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_json(path: Path, raw: bytes) -> JsonFile:
     """Read the bytes of a file that holds one JSON object. Raises as `read_json`."""
-    data = json_value(path, raw, _strict)
+    data = json_value(path, raw, strict_json)
     if not isinstance(data, dict):
         raise WeightsError(Problem("an object is expected", Place(str(path))))
     return JsonFile(path, cast("dict[str, Any]", data), raw.decode("utf-8"))
@@ -122,9 +122,11 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
         raise WeightsError(Problem(f"not JSON: {error}", place)) from None
 
 
-def _strict(text: str) -> Any:
-    """As `json.loads`, but refuses duplicate keys and NaN."""
-    return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+def strict_json(text: str, **options: Any) -> Any:
+    """As `json.loads`, whose `options` it takes, but refuses duplicate keys and NaN."""
+    return json.loads(
+        text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, **options
+    )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -99,6 +99,8 @@ def _read(file: BinaryIO) -> Image:
 
 
 def _as_rgb(image: Image) -> Image:
+    if not image.width * image.height:
+        raise InputError("the image has no pixels")
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(f"{image.width:,} x {image.height:,} are")
     try:

@@ -29,11 +29,16 @@ TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _Pixels = Annotated[int, Field(gt=0)]
+_Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""A number that values are multiplied with or divided by, within what float32 can compute."""
+_Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 def _for_each_channel(value: object) -> object:
     """One number for all channels, as three."""
     if isinstance(value, list):
+        if len(value) != 3:
+            raise ValueError("must be a number, or three of them: one for each channel")
         return tuple(value)
     return (value,) * 3 if isinstance(value, int | float) else value
 
@@ -76,22 +81,15 @@ class ImageSettings(BaseModel):
 
     do_resize: bool = True
     size: Size
-    resample: Literal[0, 1, 2, 3, 4, 5]
+    resample: Annotated[int, Field(ge=0, le=5)]
     """The filter: nearest, Lanczos, bilinear, bicubic, box or Hamming, as Pillow numbers them."""
     do_center_crop: bool = False
     crop_size: Size | None = None
     do_rescale: bool = True
-    rescale_factor: float = 1 / 255
+    rescale_factor: _Factor = 1 / 255
     do_normalize: bool = True
-    image_mean: Annotated[tuple[float, float, float], BeforeValidator(_for_each_channel)]
-    image_std: Annotated[
-        tuple[
-            Annotated[float, Field(gt=0)],
-            Annotated[float, Field(gt=0)],
-            Annotated[float, Field(gt=0)],
-        ],
-        BeforeValidator(_for_each_channel),
-    ]
+    image_mean: Annotated[tuple[_Mean, _Mean, _Mean], BeforeValidator(_for_each_channel)]
+    image_std: Annotated[tuple[_Factor, _Factor, _Factor], BeforeValidator(_for_each_channel)]
     do_pad: Literal[False] = False
     default_to_square: bool = True
     """Whether a `size` that is one number is that of both sides, and not of the shorter one."""

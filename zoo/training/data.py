@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.families.config import strict_json
 from zoo.training.fields import sides_of_row
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.training.tables import (
@@ -267,8 +267,8 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
         if not line.text.strip():
             continue
         try:
-            row = json.loads(line.text)
-        except ValueError as error:
+            row = strict_json(line.text, parse_int=str, parse_float=str)  # texts, as written
+        except (ValueError, RecursionError) as error:
             column = getattr(error, "colno", 1)
             raise TrainingError(Problem(f"no JSON: {error}", line.place(column))) from None
         if not isinstance(row, dict):
@@ -278,7 +278,7 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
             sides = sides_of_row(row, data.source, data.target)
         except TrainingError as error:
             raise placed(error, line.place()) from None
-        yield _Line(sides.source, sides.target, line, second=sides.second)
+        yield _Line(sides.source, sides.target, line, line, sides.second)  # there are no columns
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -14,32 +16,55 @@ from zoo.wording import did_you_mean, quoted
 
 def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None) -> str | Words:
     """A text, or a list of texts, from the value of a field, with dots for nested fields. No value
-    is an empty text, and a number is the text that it is written as or, if there are `names` of
+    is an empty text; `true` and `false` are texts, and so is a number or, if there are `names` of
     numbers, its name.
 
     Raises:
-        TrainingError: there is no such field, or it has fields itself.
+        TrainingError: there is no such field, it has fields itself, or a value in it is no text.
     """
     try:
-        found = reduce(lambda inner, key: inner[key], name.split("."), row)
+        found = nested(row, name)
     except (KeyError, TypeError):
-        hint = did_you_mean(name, row, f"it has: {', '.join(row)}")
+        hint = did_you_mean(name, row, f"it has: {', '.join(row) or 'none'}")
         raise TrainingError(Problem(f"there is no field {quoted(name)}", help=hint)) from None
     if isinstance(found, Mapping):
         message = f"the field {quoted(name)} is not one text or label, but several values"
         fields = ", ".join(quoted(f"{name}.{key}") for key in found)
         raise TrainingError(Problem(message, help=f"name one of them: {fields}"))
-    if isinstance(found, list | tuple):
-        return tuple(_text(one, names) for one in found)
-    return _text(found, names)
+    if not isinstance(found, list | tuple):
+        return _text(found, name, names)
+    for number, one in enumerate(found, 1):
+        if isinstance(one, Mapping | list | tuple):
+            what = "a table" if isinstance(one, Mapping) else "a list"
+            message = f"value {number} of the field {quoted(name)} is {what}, and no text or label"
+            raise TrainingError(message)
+    return tuple(_text(one, name, names) for one in found)
 
 
-def _text(found: Any, names: Sequence[str] | None) -> str:
+def nested(row: Mapping[str, Any], name: str) -> Any:
+    """What a row has under a name, with dots for nested fields unless the name itself has them.
+    Raises KeyError or TypeError if there is nothing."""
+    return row[name] if name in row else reduce(lambda inner, key: inner[key], name.split("."), row)
+
+
+def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
     if found is None:
         return ""
-    if names is not None and type(found) is int and 0 <= found < len(names):
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if names is not None and isinstance(found, int) and 0 <= found < len(names):
         return names[found]
-    return str(found)
+    if isinstance(found, str | int | float | Decimal | date | time):
+        text = str(found)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}"
+            message = f"the field {quoted(name)} has half of a character, `{half}`, and is no text"
+            raise TrainingError(message) from None
+        return text
+    kind = type(found).__name__
+    raise TrainingError(f"the field {quoted(name)} is no text or label, but of the type {kind}")
 
 
 class RowSides(NamedTuple):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import reduce
 from typing import Any
 
 from zoo.errors import Place, TrainingError, placed
 from zoo.training.extras import imported
-from zoo.training.fields import field, sides_of_row
+from zoo.training.fields import field, nested, sides_of_row
 from zoo.training.split import Words
 from zoo.training.tables import Datasets
 from zoo.wording import quoted
@@ -47,7 +46,7 @@ def _class_names(features: Mapping[str, Any], name: str) -> list[str] | None:
     """The names of the labels of a field that is a `ClassLabel`, or a list of such; None of any
     other."""
     try:
-        stored = reduce(lambda inner, key: inner[key], name.split("."), features)
+        stored = nested(features, name)
     except (KeyError, TypeError):
         return None  # a missing field is told where it is read
     names: list[str] | None = getattr(getattr(stored, "feature", stored), "names", None)
