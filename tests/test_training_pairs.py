@@ -312,7 +312,7 @@ def test_mistakes_of_pairs_in_a_run(
     with pytest.raises(InputError, match=r"text 2.*13"):
         model.run([("a", "b"), ("a " * 6, "b " * 4)])
     told = refused("run", "nli", "--pairs", "a", "b", "c")
-    assert "--pairs reads texts two by two, and there are 3 texts" in told
+    assert "--pairs reads texts two by two, and here are 3 texts" in told
     assert "take one" in refused("run", "nli", "--pairs", "--chat", "a", "b")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\na b\n")))
     told = refused("run", "nli", "--pairs")
