@@ -425,6 +425,14 @@ def test_a_hook_of_all_modules_sees_all_tokens() -> None:
         assert shapes == {(2, 6)}
 
 
+def test_torchs_counter_of_operations_counts_what_is_computed() -> None:
+    model, ids = padded_encoder()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(ids)
+    of_layers = counter.get_flop_counts()["Global"][torch.ops.aten.addmm]
+    assert of_layers == 4 * 2 * 7 * (4 * 32 * 32 + 2 * 32 * 64)  # 7 tokens of 12, in 4 layers
+
+
 def test_layers_that_were_added_or_removed_are_refused() -> None:
     model = zoo.build(SMALL)
     ids = torch.tensor([[1, 2]])

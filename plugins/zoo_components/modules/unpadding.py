@@ -15,6 +15,10 @@ LONG = 64
 """The length from which a batch's attention takes longer than that of its sequences one by one: a
 kernel with a mask computes all that it hides, and a call costs some 30 microseconds."""
 
+OF_ANY_SHAPE = ("torch.distributed.", "torch.utils.module_tracker", "zoo.sharding.")
+"""How the modules begin whose hooks take tensors of any shape; `module_tracker` is that of torch's
+counter of operations, which is to count what is computed."""
+
 
 def places_of_tokens(
     x: torch.Tensor, mask: torch.Tensor | None, seen_by: nn.Module
@@ -49,18 +53,19 @@ def places_of_tokens(
 
 def _is_hooked(module: nn.Module) -> bool:
     """Return whether a hook sees what enters or leaves this module or a part of it, other than
-    those by which torch spreads a module over processes, which take any shape."""
+    those by which torch spreads a module over processes or counts operations, which take any
+    shape."""
     hooks = chain(
         every_module._global_forward_hooks.values(),
         every_module._global_forward_pre_hooks.values(),
         *(part._forward_hooks.values() for part in module.modules()),
         *(part._forward_pre_hooks.values() for part in module.modules()),
     )
-    spreading = ("torch.distributed.", "zoo.sharding.")
-    whose = (
-        getattr(hook, "func", hook) for hook in hooks
-    )  # of a `functools.partial`, the function
-    return any(not str(getattr(hook, "__module__", "")).startswith(spreading) for hook in whose)
+    functions = (getattr(hook, "func", hook) for hook in hooks)  # a `partial` has one inside
+    return any(
+        not str(getattr(function, "__module__", "")).startswith(OF_ANY_SHAPE)
+        for function in functions
+    )
 
 
 def at_places(
