@@ -9,6 +9,7 @@ import torch
 from drawings import SMALL
 from references.stacks import D_MODEL, FREE, LENGTH, VOCAB, built, same, spec, vectors
 from references.transformer import Layer
+from torch.utils.flop_counter import FlopCounterMode
 
 import zoo
 from zoo.context import LayerContext
