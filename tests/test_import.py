@@ -44,12 +44,12 @@ from zoo import export_folder, import_folder
 from zoo.errors import Place
 from zoo.families import tensor_writer
 from zoo.families.checkpoint import Reader, Stored, find_tensors
-from zoo.families.config import read_json
 from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
+from zoo.json_files import read_json
 from zoo.weights.open_file import OpenFile
 
 LLAMA: dict[str, Any] = {

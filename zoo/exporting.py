@@ -15,7 +15,6 @@ from zoo.atomic import new_folder
 from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import parse_json
 from zoo.families.family import with_rules
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import Origin, check_companions, read_companions, write_companions
@@ -23,6 +22,7 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
+from zoo.json_files import parse_json
 from zoo.loading import load
 from zoo.model_files import WEIGHTS
 from zoo.registry import Registry, load_registry

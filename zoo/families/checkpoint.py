@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.config import read_json
+from zoo.json_files import read_json
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.header_json import read_entries

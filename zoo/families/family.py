@@ -30,7 +30,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.config import read_json
+from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.value_errors import Format, nearest_literal, value_message
 from zoo.wording import did_you_mean, dotted, quoted

@@ -18,7 +18,6 @@ from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.extends import NAME_PATTERN
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import json_value, read_json
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
@@ -32,6 +31,7 @@ from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
+from zoo.json_files import json_value, read_json
 from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry

@@ -12,10 +12,10 @@ from typing import Any
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.class_names import unnamed, written_names
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import parse_json
 from zoo.families.origin import Origin
 from zoo.families.plan import ActiveRule, active_rules
 from zoo.families.registered import Families
+from zoo.json_files import parse_json
 from zoo.purpose import Classes
 from zoo.spec import ModelSpec
 

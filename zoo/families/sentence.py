@@ -15,9 +15,9 @@ from typing import Any, cast
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import JsonFile, json_value, read_bytes, read_json
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
+from zoo.json_files import JsonFile, json_value, read_bytes, read_json
 from zoo.wording import quoted
 
 FILE_NAME = "modules.json"

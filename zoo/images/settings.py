@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.config import JsonFile, read_json
+from zoo.json_files import JsonFile, read_json
 from zoo.model_files import IMAGE_SETTINGS, PROCESSOR_SETTINGS
 from zoo.value_errors import value_message
 from zoo.wording import allowed, did_you_mean, dotted, quoted

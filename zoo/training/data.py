@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
-from zoo.families.config import strict_json
+from zoo.json_files import strict_json
 from zoo.training.fields import sides_of_row
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.training.tables import (

@@ -1,0 +1,129 @@
+"""Reading files that hold one JSON object, with the places of its keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from zoo.document import Document
+from zoo.endless_files import check_ends
+from zoo.errors import Place, Problem, WeightsError
+from zoo.file_hints import inside
+
+MAX_BYTES = 10_000_000
+_TOKEN = re.compile(r'[][{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
+
+
+@dataclass(frozen=True)
+class JsonFile:
+    """A JSON object that was read from a file."""
+
+    path: Path
+    data: dict[str, Any]
+    text: str
+
+    def place(self, *keys: str) -> Place:
+        """Return the place of a key of the object, or with further keys, of a key in the object
+        that it has; only the file if there is no such key."""
+        if keys not in self._spans:
+            return Place(str(self.path))
+        start, end = self._spans[keys]
+        return self._document.at_offset(start, end - start)
+
+    @cached_property
+    def _document(self) -> Document:
+        return Document(str(self.path), self.data, self.text)
+
+    @cached_property
+    def _spans(self) -> Mapping[tuple[str, ...], tuple[int, int]]:
+        """The start and end of every key in the text, with its quotes. The text is known to be
+        JSON."""
+        spans: dict[tuple[str, ...], tuple[int, int]] = {}
+        keys: list[str] = []
+        for token in _TOKEN.finditer(self.text):
+            if token[0] in ("{", "["):
+                keys.append("")
+            elif token[0] in ("}", "]"):
+                keys.pop()
+            elif token["colon"]:
+                keys[-1] = json.loads(token["string"])
+                spans[tuple(keys)] = token.span("string")
+        return spans
+
+
+def read_json(path: Path) -> JsonFile:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        WeightsError: it is missing, too large, not JSON, or not an object.
+    """
+    return parse_json(path, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a JSON file. Raises `WeightsError` if it is missing or too large."""
+    place = Place(str(path))
+    try:
+        check_ends(path)
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        hint = inside(path.parent) if isinstance(error, FileNotFoundError) else None
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place, hint)) from None
+    if len(raw) > MAX_BYTES:
+        raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
+    return raw
+
+
+def parse_json(path: Path, raw: bytes) -> JsonFile:
+    """Read the bytes of a file that holds one JSON object. Raises as `read_json`."""
+    data = json_value(path, raw, strict_json)
+    if not isinstance(data, dict):
+        raise WeightsError(Problem("an object is expected", Place(str(path))))
+    return JsonFile(path, cast("dict[str, Any]", data), raw.decode("utf-8"))
+
+
+def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Parse the bytes of a file by `loads`.
+
+    Raises:
+        WeightsError: they are not JSON; the error has the place.
+    """
+    place = Place(str(path))
+    if raw.startswith(BOM_UTF8):
+        help_ = "save it as UTF-8 without one; other programs do not read it either"
+        raise WeightsError(Problem("not JSON: it begins with a byte order mark", place, help_))
+    try:
+        return loads(raw.decode("utf-8"))
+    except json.JSONDecodeError as error:
+        quote = error.doc.split("\n")[error.lineno - 1]
+        place = Place(str(path), error.lineno, error.colno, quote)
+        raise WeightsError(Problem(f"not JSON: {error.msg}", place)) from None
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(Problem(f"not JSON: {error}", place)) from None
+
+
+def strict_json(text: str, **options: Any) -> Any:
+    """As `json.loads`, whose `options` it takes, but refuses duplicate keys and NaN."""
+    return json.loads(
+        text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, **options
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is written twice")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
