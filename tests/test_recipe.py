@@ -48,6 +48,13 @@ MISTAKES = {
     "unknown kind": ('"inverse_sqrt"', '"inv_sqrt"', '"inv_sqrt"', "did you mean `inverse_sqrt`?"),
     "no kind": ('kind = "bpe"', "", "tokenizer]", "the key `kind` is missing"),
     "no table": ('[tokenizer]\nkind = "bpe"', "", "format", "`[tokenizer]` is missing"),
+    "past float32": ("lr = 1e-2", "lr = 1e39", "1e39", "`lr` must be at most 1000000"),
+    "decay past float32": (
+        "lr = 1e-2",
+        "lr = 1e-2\nweight_decay = 1e39",
+        "1e39",
+        "`weight_decay` must be at most 1000000",
+    ),
     "an item": ("lr = 1e-2", 'lr = 1e-2\nbetas = [0.9, "x"]', '"x"', "`betas` must be a number"),
     "too few items": ("lr = 1e-2", "lr = 1e-2\nbetas = [0.9]", "[0.9]", "more items than 1"),
     "too many items": (

@@ -29,4 +29,5 @@ def described(schema: dict[str, Any]) -> str:
     }
     limits = {word: schema[key] for key, word in bounds.items() if key in schema}
     told = [f"{word} {n if isinstance(n, int) else f'{n:g}'}" for word, n in limits.items()]
-    return " ".join([str(schema.get("type", "as in the meaning")), *told])
+    kind = str(schema.get("type", "as in the meaning"))
+    return f"{kind} {' and '.join(told)}" if told else kind

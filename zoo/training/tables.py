@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from zoo.component import PositiveFloat, Probability, Size, contradiction
 from zoo.value_errors import Format
 
+Positive = Annotated[float, Field(gt=0.0, le=1e6)]
+"""A positive number within what the optimiser's arithmetic, which is in float32, can hold."""
+Decay = Annotated[float, Field(ge=0.0, le=1e6)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
@@ -299,13 +302,13 @@ TOKENIZERS: Mapping[str, type[Table]] = {"bpe": Bpe, "files": TokenizerFiles, "o
 class Adam(Table):
     """Adam (Kingma and Ba 2014, arXiv:1412.6980)."""
 
-    lr: PositiveFloat
+    lr: Positive
     """The learning rate at the schedule's peak."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
     """The decay rates of the running means of the gradient and of its square."""
-    eps: PositiveFloat = 1e-9
+    eps: Positive = 1e-9
     """Added to the divisor of a step, the root of the mean square."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Decay = 0.0
     """The weights times this factor are added to their gradients (L2 regularisation)."""
 
 
@@ -313,18 +316,18 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2017, arXiv:1711.05101). Biases and
     the weights of norms do not decay."""
 
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    weight_decay: Decay = 0.01
     """The weights times this factor and the learning rate are subtracted from them in each step."""
 
 
 class Sgd(Table):
     """Stochastic gradient descent with momentum."""
 
-    lr: PositiveFloat
+    lr: Positive
     """The learning rate at the schedule's peak."""
     momentum: Probability = 0.0
     """The fraction of the previous step that is added to the next one."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Decay = 0.0
     """The weights times this factor are added to their gradients (L2 regularisation)."""
 
 
