@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,9 +51,9 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:
     """The matrix that weights in 8 bits stand for, by NumPy's rounding, in float64."""
-    w = weight.detach().double().numpy()
-    scale = (abs(weight.detach().float()).max(1, keepdim=True).values / 127).double().numpy()
-    return torch.from_numpy((w / scale).round() * scale)
+    w = weight.detach().to(torch.promote_types(weight.dtype, torch.float32)).numpy()
+    scale = (abs(w).max(1, keepdims=True) / 127).astype("float32")
+    return torch.from_numpy((w / scale).round().astype("float64") * scale)
 
 
 def models(spec: dict[str, Any], dtype: torch.dtype) -> tuple[Transformer, Transformer]:
@@ -110,11 +112,12 @@ def test_products(n_rows: int, bias: bool, dtype: torch.dtype) -> None:
 
 
 def quantized(linear: Linear) -> nn.Module:
-    """The map, in a model of its own."""
-    holder = nn.Sequential(copy.deepcopy(linear))
-    zoo.quantize_weights(holder)  # type: ignore[arg-type]
-    assert type(holder[0]) is Int8Linear
-    return holder[0]
+    """The map, as the head of a model."""
+    model = zoo.build(DECODER)
+    model.head.out = copy.deepcopy(linear)
+    zoo.quantize_weights(model)
+    assert type(model.head.out) is Int8Linear
+    return model.head.out
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -205,7 +208,7 @@ def test_floats_are_freed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_quarter_of_the_memory() -> None:
-    sizes = {"d_model": 256, "vocab": 2048, "d_ff": 1024}
+    sizes = {"d_model": 256, "vocab": 2048, "d_ff": 1024, "position": "rotary"}
     model = zoo.build(DECODER | sizes | TIED)
 
     def n_bytes() -> int:
@@ -354,8 +357,25 @@ def test_a_score_in_8_bits(capsys: pytest.CaptureFixture[str]) -> None:
     assert zoo.score(folder, data=data, weights="int8")["bleu"] == pytest.approx(100)
     command = ["score", str(folder), "--data", str(data), "--weights", "int8", "--json"]
     assert run(command) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["test_loss"] != zoo.score(folder, data=data)["test_loss"]
+    assert json.loads(capsys.readouterr().out)["bleu"] == pytest.approx(100)
+
+
+def test_a_perplexity_in_8_bits(tmp_path: Path) -> None:
+    """It is that of a model with the rounded numbers as floats."""
+    text = "to be or not to be"
+    vocabulary = {letter: number for number, letter in enumerate(sorted(set(text)))}
+    tokenizer = Tokenizer(BPE(vocabulary, []))
+    plain, _ = models(DECODER, torch.float32)
+    for name, model in (("m", zoo.build(DECODER)), ("rounded", plain)):
+        zoo.save(model, tmp_path / name)
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+    (tmp_path / "text").write_text(text)
+    of_floats, of_rounded = (
+        zoo.score(tmp_path / name, data=tmp_path / "text") for name in ("m", "rounded")
+    )
+    found = zoo.score(tmp_path / "m", data=tmp_path / "text", weights="int8")["perplexity"]
+    assert found == pytest.approx(of_rounded["perplexity"], rel=1e-6)
+    assert found != pytest.approx(of_floats["perplexity"], rel=1e-6)
 
 
 def test_other_weights_are_refused() -> None:

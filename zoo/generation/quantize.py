@@ -37,12 +37,7 @@ def quantize_weights(model: Transformer) -> None:
         InputError: the model is on another device, or this process has only a share of it; or a
             matrix holds numbers that are not finite.
     """
-    holders: dict[int, list[nn.Module]] = {}
-    for name, module in model.named_modules():
-        weight = module._parameters.get("weight")
-        if type(module) in KINDS and weight is not None and weight.numel() >= LARGE:
-            _check(model, f"{name}.weight", weight)
-            holders.setdefault(id(weight), []).append(module)
+    holders = _holders(model)
     while holders:
         _, modules = holders.popitem()
         matrix = Int8Matrix(modules[0].get_parameter("weight"))
@@ -52,6 +47,17 @@ def quantize_weights(model: Transformer) -> None:
             module.__class__ = KINDS[type(module)]
             module.add_module("matrix", matrix)
     model.requires_grad_(False)
+
+
+def _holders(model: Transformer) -> dict[int, list[nn.Module]]:
+    """The modules to quantize, by the weight that they share. Raises as `quantize_weights`."""
+    holders: dict[int, list[nn.Module]] = {}
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        if type(module) in KINDS and weight is not None and weight.numel() >= LARGE:
+            _check(model, f"{name}.weight", weight)
+            holders.setdefault(id(weight), []).append(module)
+    return holders
 
 
 def _check(model: Transformer, name: str, weight: torch.Tensor) -> None:
