@@ -4,15 +4,16 @@ What is found is the same, but for peers that are marked as having the same size
 sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own rules. In the
 rows "compiled", `torch.compile` compiles the zoo's layers and head, and the forward pass of
 `transformers`. Elsewhere nothing is compiled, and the zoo's weights are arranged
-(`zoo.arrange_weights`), but for the rows "as loaded". Weights are random, so that probabilities are
-nearly equal and `top_p` keeps most tokens, which is where sampling takes longest. The limit is
+(`zoo.arrange_weights`), but for the rows "as loaded" and "8 bits", where they are quantized
+(`zoo.quantize_weights`) and other tokens may be found. Weights are random, so that probabilities
+are nearly equal and `top_p` keeps most tokens, which is where sampling takes longest. The limit is
 reading every weight once for each token, at the rate at which this run reads memory: 85 % of it is
 a ratio of 1.18. It holds for one sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ def measure(rounds: int = 5) -> list[Ratio]:
         *greedy(GPT2, 1, NEW, rounds, arranged=False),
         *greedy(GPT2, 8, NEW, rounds, arranged=False),
         *compiled(GPT2, NEW, rounds),
+        *in_8_bits(GPT2, NEW, rounds),
         *sampling(GPT2, 8, NEW, rounds),
         *beam(TRANSLATOR, TARGET, rounds),
     ]
@@ -94,6 +96,26 @@ def compiled(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
         }
         bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: limits.OF_READING}
         return compared(f"{continuing(1, n)}, compiled", cases, rounds, bars)
+
+
+def in_8_bits(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
+    """The same for one prompt, with weights in 8 bits, against the same weights as floats."""
+    theirs, ours = hugging_face.gpt2(**sizes)
+    prompt = ids(1, PROMPT, sizes)
+    arranged = deepcopy(ours)
+    zoo.arrange_weights(arranged, rows=1)
+    floats = reading(ours, n)
+    zoo.quantize_weights(ours)
+    cases: dict[str, Callable[[], float]] = {
+        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
+        "float32, arranged": timed(lambda: generated(arranged, prompt, max_new_tokens=n)),
+        "transformers, dynamic cache, float32": timed(
+            partial(searched, theirs, prompt, max_new_tokens=n)
+        ),
+        f"{LIMIT} in float32": floats,
+    }
+    with torch.inference_mode():
+        return compared(f"{continuing(1, n)}, 8 bits", cases, rounds)
 
 
 def continuing(batch: int, n: int) -> str:

@@ -36,6 +36,7 @@ SUITES: dict[str, Callable[[], Results]] = {
     "greedy, two": lambda: generation.greedy(DECODER, 2, 4, 1),
     "greedy, as loaded": lambda: generation.greedy(DECODER, 1, 4, 1, arranged=False),
     "greedy, compiled": lambda: generation.compiled(DECODER, 4, 1),
+    "greedy, 8 bits": lambda: generation.in_8_bits(DECODER, 4, 1),
     "beam": lambda: generation.beam(TRANSLATOR, 4, 1),
     "growth": lambda: growth.measure(1, {"length": (Size(), Size(length=256))}),
 }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Sampling,
         arrange_weights,
         generate,
+        quantize_weights,
         stream,
     )
     from zoo.loading import load
@@ -83,6 +84,7 @@ __all__ = [
     "list_models",
     "load",
     "load_registry",
+    "quantize_weights",
     "read_spec",
     "save",
     "score",
@@ -111,6 +113,7 @@ _HOMES = {
     "train": "training.train",
     "arrange_weights": "generation",
     "generate": "generation",
+    "quantize_weights": "generation",
     "stream": "generation",
     "Greedy": "generation",
     "Sampling": "generation",

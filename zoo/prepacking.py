@@ -130,7 +130,7 @@ class OneRow(NamedTuple):
             factors = torch.cat((factors, self.one), 1)
         n_columns = factors.shape[1]
         n_bags = self.columns.shape[0] // n_columns
-        rows, starts = _bags(n_columns, n_bags)
+        rows, starts = bags(n_columns, n_bags)
         factors = factors.expand(n_bags, -1).reshape(-1)
         sums = torch.embedding_bag(self.columns, rows, starts, per_sample_weights=factors)[0]
         found = sums.view(-1)[: self.out_features].view(*x.shape[:-1], -1)
@@ -148,7 +148,7 @@ def layout_for(rows: int, dtype: torch.dtype) -> type[Layout] | None:
 
 
 @cache
-def _bags(n_columns: int, n_bags: int) -> tuple[torch.Tensor, torch.Tensor]:
+def bags(n_columns: int, n_bags: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows of a table that each bag sums, and where each bag begins."""
     rows = torch.arange(n_bags * n_columns, dtype=torch.int32, device="cpu")
     return rows, rows[::n_columns].contiguous()

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import zoo
 from zoo.errors import Problem, WeightsError, checked_path
+from zoo.int8 import has_int8
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.threads import on_all_cores
@@ -105,6 +106,10 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     spec = model.spec
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
+    if has_int8(model):
+        message = f"the weights of {spec.name} are in 8 bits, and a file holds the floats of a spec"
+        help_ = "save the model before `zoo.quantize_weights`, which takes a second after each load"
+        raise WeightsError(Problem(message, help=help_))
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
             message = f"`{name}` is a {type(value).__name__}; only plain tensors are stored"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import dtype_choice, json_option, model_type
+from zoo.cli.options import dtype_choice, json_option, model_type, weights_option
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
 from zoo.wording import counted
@@ -114,6 +114,7 @@ GENERATING_OPTIONS = {
 @click.option(
     "--dtype", type=dtype_choice, help="Compute in this dtype.  [default: that of the weights]"
 )
+@weights_option
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
 @click.pass_context
@@ -137,6 +138,7 @@ def run(
     eos: int | None,
     start: tuple[int, ...],
     dtype: str | None,
+    weights: str | None,
     mask_id: int | None,
     as_json: bool,
 ) -> None:
@@ -174,6 +176,7 @@ def run(
             f"{counted(len(inputs), 'text')}"
         )
 
+    from zoo.generation import quantize_weights
     from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
@@ -189,6 +192,8 @@ def run(
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
         found = load_runner(model, dtype=dtype, registry=context.obj())
+        if weights == "int8":
+            quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
         name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
         if sees:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from zoo.cli.options import Layers, dtype_choice, json_option, model_type, path_type
+from zoo.cli.options import (
+    Layers,
+    dtype_choice,
+    json_option,
+    model_type,
+    path_type,
+    weights_option,
+)
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 from zoo.wording import counted
@@ -92,6 +99,7 @@ def train(
     show_default=True,
     help="Compute in this dtype, such as that in which the model will be used.",
 )
+@weights_option
 @json_option
 @click.pass_obj
 def score(
@@ -101,6 +109,7 @@ def score(
     window: int | None,
     stride: int | None,
     dtype: str,
+    weights: Literal["int8"] | None,
     as_json: bool,
 ) -> None:
     """Measure a model: BLEU, perplexity, accuracy, F1, correlation.
@@ -118,6 +127,7 @@ def score(
             window=window,
             stride=stride,
             dtype=dtype,
+            weights=weights,
             registry=layers(),
             on_progress=bar.set_done,
         )

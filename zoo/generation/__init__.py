@@ -10,6 +10,7 @@ from zoo.generation.arrange import arrange_weights
 from zoo.generation.decoding import RecomputeWarning
 from zoo.generation.generate import generate, stream
 from zoo.generation.methods import Beam, Generated, Greedy, Sampling
+from zoo.generation.quantize import quantize_weights
 
 __all__ = [
     "Beam",
@@ -19,5 +20,6 @@ __all__ = [
     "Sampling",
     "arrange_weights",
     "generate",
+    "quantize_weights",
     "stream",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zoo.errors import InputError
+from zoo.errors import InputError, Problem
+from zoo.int8 import has_int8
 from zoo.linear import Linear
 from zoo.transformer import Transformer
 
@@ -27,10 +28,13 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
             takes 0.95 of the time.
 
     Raises:
-        InputError: `rows` is not an integer of at least 1.
+        InputError: `rows` is not an integer of at least 1; or the weights are in 8 bits.
     """
     if type(rows) is not int or rows < 1:
         raise InputError(f"`rows` is at least 1, not {rows!r:.80}")
+    if has_int8(model):
+        message = f"the weights of {model.spec.name} are in 8 bits, in an order of their own"
+        raise InputError(Problem(message, help="arrange floats, or leave the 8 bits as they are"))
     for module in model.modules():
         if isinstance(module, Linear):
             module.pack(rows)

@@ -78,4 +78,4 @@ def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 def _mesh_of(module: nn.Module) -> Any:
     """The mesh of a cut module; None if the module is not cut, or has no weight."""
-    return getattr(getattr(module, "weight", None), "device_mesh", None)
+    return getattr(module._parameters.get("weight"), "device_mesh", None)

@@ -7,13 +7,13 @@ import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, TrainingError
-from zoo.generation import Beam, generate
+from zoo.generation import Beam, generate, quantize_weights
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
@@ -53,6 +53,7 @@ def score(
     stride: int | None = None,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = torch.float32,
+    weights: Literal["int8"] | None = None,
     registry: Registry | None = None,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def score(
         window, stride: for a text as a whole, as in `zoo.running.perplexity.perplexity`.
         device: the device of the computation.
         dtype: the dtype of the computation.
+        weights: "int8" measures the model with its weights in 8 bits (`zoo.quantize_weights`).
         registry: where names are looked up; by default the layers around the working directory.
         on_progress: called with the number of sentences, lines or windows done, and the total.
 
@@ -80,8 +82,10 @@ def score(
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
         TrainingError: the data or the tokenizer is damaged, or there is nothing to measure on.
-        InputError: the model does not predict text.
+        InputError: the model does not predict text; or `weights` are others.
     """
+    if weights not in (None, "int8"):
+        raise InputError(f'`weights` are "int8", or as loaded, not {weights!r:.80}')
     registry = load_registry() if registry is None else registry
     folder = Path(model)
     if not os.path.isdir(folder):
@@ -99,16 +103,21 @@ def score(
             if sides is not None and sides.has_source:
                 what = f"{_measured(sides)} is measured on pairs"
             raise InputError(f"a window is of a text as a whole, and {what}")
-        return _by_recipe(folder, load(model, **options), data, on_progress)
+        found = load(model, **options)
+        if weights is not None:
+            quantize_weights(found)
+        return _by_recipe(folder, found, data, on_progress)
     if data is None or Path(data).is_dir():
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
             "decoder, a file of text: `--data FILE`"
         )
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
-    text = read_whole(Path(data))
+    text, reader = read_whole(Path(data)), TextModel.load(model, **options)
+    if weights is not None:
+        quantize_weights(reader.transformer)
     return perplexity(
-        TextModel.load(model, **options),
+        reader,
         text,
         window=window,
         stride=stride,
