@@ -44,6 +44,14 @@ def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor
     return parts.redistribute(placements=[Replicate()]).to_local()
 
 
+def part_for(tensor: torch.Tensor, dim: int, module: nn.Module, owner: nn.Module) -> torch.Tensor:
+    """The part that goes with `module` of a tensor of which each process has the part that goes
+    with `owner`. Nothing is exchanged if both are cut, or neither is."""
+    if (_mesh_of(module) is None) == (_mesh_of(owner) is None):
+        return tensor
+    return own_part(all_parts(tensor, dim, owner), dim, module)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a tensor that this process has, as a plain tensor."""
     # DTensors are recognized by an attribute, since their class is not imported without a mesh.
