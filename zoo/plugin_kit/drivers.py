@@ -110,7 +110,7 @@ def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys
         n_in, n_out = x.shape[-1], form.n_kv_heads * width
         weight = (speed * torch.arange(n_in * n_out, device=x.device)).sin().view(n_in, n_out)
         made: torch.Tensor = x @ weight.to(x.dtype)
-        return made.unflatten(-1, (form.n_kv_heads, width)).transpose(-3, -2)
+        return made.view(*x.shape[:-1], form.n_kv_heads, width).transpose(-3, -2)
 
     keys, values = heads(form.head_dim, 1.7), heads(form.v_head_dim, 2.3)
     if context.rotation is not None:
