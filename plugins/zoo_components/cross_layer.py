@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from zoo.component import Shared, contradiction
+from zoo.component import Given, Shared, contradiction
 from zoo.layout import Layout
 from zoo.slots import KeyForm, Norm
 from zoo_components.attention import MultiHead
@@ -27,9 +27,11 @@ class CrossLayer(MultiHead):
     2024, arXiv:2405.05254; the last layers of Gemma 3n and 4). They are used as that layer uses
     them, normalised and rotated, and a cache keeps them once."""
 
+    d_out: Given[int] = Field(default_factory=lambda data: data["d_model"])
+    """The width of the output, which in a layer is d_model."""
     bias: Annotated[Shared[Projections], AfterValidator(_of_own_maps)] = ("q", "o")
-    """Which projections have a bias: a list of `q` and `o`, or `true` for both or `false` for
-    none."""
+    """Which projections have a bias: a list of `q` and `o`, or `true` for both or `false` for none.
+    A list for other layers may stand around this one: its `k` and `v` mean nothing here."""
     # No fields: they are about keys and values, which are those of another layer.
     values: ClassVar[Literal["projected"]] = "projected"  # type: ignore[misc]
     v_norm: ClassVar[None] = None  # type: ignore[misc,assignment]

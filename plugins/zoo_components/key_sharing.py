@@ -53,11 +53,12 @@ def key_sources(layers: Sequence[Alike], rules: Sequence[Sequence[int]]) -> dict
 
 
 def _rotated(group: Alike) -> tuple[Position | None, ...]:
-    """The schemes by which queries and keys are rotated: the stack's and the layer's own. The
-    number of query heads does not matter."""
+    """The schemes by which queries and keys are rotated, the stack's and the layer's own, without
+    the heads that they are for."""
     own = group.block.own_position
     schemes = (group.position, own if own is not None and own.rotates else None)
-    return tuple(scheme and scheme.model_copy(update={"n_heads": None}) for scheme in schemes)
+    heads = {"n_heads": None, "head_dim": None}
+    return tuple(scheme and scheme.model_copy(update=heads) for scheme in schemes)
 
 
 def _source(layer: _Layer, sharing: Sequence[_Layer]) -> _Layer:
