@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from zoo.cache import LayerCache
 from zoo.position import PositionScheme, Rotation
@@ -16,21 +15,21 @@ class SharedKeys:
     them too. The layer that computes them puts them here."""
 
     def __init__(self) -> None:
-        self._held: tuple[torch.Tensor, torch.Tensor, nn.Module] | None = None
+        self._held: tuple[torch.Tensor, torch.Tensor, Any] | None = None
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor, *, made_by: nn.Module) -> None:
+    def put(self, keys: torch.Tensor, values: torch.Tensor, *, mesh: Any) -> None:
         """Hand on what the layer attends to itself: with a cache, the keys and values of all tokens
         that it keeps.
 
         Args:
             keys: (..., n_kv_heads, key, head_dim), normalised and rotated.
             values: (..., n_kv_heads, key, v_head_dim).
-            made_by: the map that made the keys. If it is cut (`zoo.sharding.parts`), each process
-                has some of the heads.
+            mesh: what `zoo.sharding.parts.mesh_of` says of the map that made the keys: where it is
+                cut, each process has some of the heads.
         """
-        self._held = keys, values, made_by
+        self._held = keys, values, mesh
 
-    def get(self) -> tuple[torch.Tensor, torch.Tensor, nn.Module]:
+    def get(self) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """The arguments of `put`.
 
         Raises:

@@ -118,7 +118,7 @@ def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys
     if context.cache is not None:
         keys, values = context.cache.of(OF_ANOTHER).extend(keys, values)
     found = SharedKeys()
-    found.put(keys, values, made_by=nn.Identity())
+    found.put(keys, values, mesh=None)
     return found
 
 

@@ -12,7 +12,7 @@ from zoo.cache import AttentionCache
 from zoo.context import SharedKeys
 from zoo.linear import Linear, together
 from zoo.position import Rotation
-from zoo.sharding.parts import all_parts, local, own_part
+from zoo.sharding.parts import all_parts, local, mesh_of, own_part
 from zoo_components.heads import heads_text
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
@@ -245,7 +245,7 @@ class MultiHeadAttention(nn.Module):
                 window = None if self.reach is None else self.reach.past
                 k, v = cache.extend(k, v, window=window)
             if keys is not None:
-                keys.put(k, v, made_by=self.k_proj)
+                keys.put(k, v, mesh=mesh_of(self.k_proj))
         return self._asking(q, rotation, positions), k, v
 
     def _asking(

@@ -30,6 +30,6 @@ class CrossLayerAttention(MultiHeadAttention):
         if keys is None:
             raise ValueError("this attention needs the `keys` of another layer")
         (q,) = self._projected("q", x, places, prefix)
-        k, v, owner = keys.get()
-        k, v = (part_for(heads, -3, self.q_proj, owner) for heads in (k, v))
+        k, v, mesh = keys.get()
+        k, v = (part_for(heads, -3, self.q_proj, mesh) for heads in (k, v))
         return self._asking(q, rotation, positions), k, v
