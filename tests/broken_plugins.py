@@ -436,6 +436,25 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "as a tuple, not Tensor",
     ),
+    "keys_not_offered": Broken(
+        "attention",
+        {
+            INCREMENTAL: INCREMENTAL
+            + """\
+    @property
+    def offers_keys(self):
+        from zoo.slots import KeyForm
+
+        return KeyForm(self.n_heads, self.head_dim, self.head_dim)
+
+""",
+            "positions: torch.Tensor | None = None,": (
+                "positions: torch.Tensor | None = None, keys=None,"
+            ),
+        },
+        ("interface",),
+        "no keys and values are put into `keys`",
+    ),
     "positions_not_taken": Broken(
         "attention",
         {"positions: torch.Tensor | None = None,": ""},

@@ -118,6 +118,12 @@ def heads(**values: Any) -> dict[str, Any]:
     return {"attention": {"kind": "multi_head", **values}}
 
 
+def sharing(*rules: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """Four layers, of which the second and fourth attend to the keys and values of earlier ones."""
+    last = {"at": [1, 3], "attention": {"kind": "cross_layer", **values}}
+    return {"n_layers": 4, "n_kv_heads": 2, "decoder": {"layers": [*rules, last]}}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "no_position": {"position": "none"},
     "sinusoidal": {"position": {"kind": "sinusoidal", "offset": 2}},
@@ -156,6 +162,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
     "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},
+    "shared_keys": sharing(),
+    "shared_keys_turned": {"position": "rotary", **sharing()},
+    "shared_keys_biased": {"position": "alibi", **sharing()},
+    "shared_keys_in_windows": {
+        "position": "rotary",
+        **sharing(
+            {"at": [0, 1], "self_attn": {"window": 3}},
+        ),
+    },
+    "shared_keys_with_all_else": {
+        "position": "rotary",
+        **sharing(
+            qk_norm="rms_norm",
+            q_temperature="log",
+            q_temperature_floor=2.0,
+            output_gate="sigmoid",
+            sinks=True,
+            softcap=3.0,
+        ),
+    },
     "linear": {"attention": "linear"},
     "linear_in_pair": {**PAIR, "attention": "linear"},
     "linear_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "linear"}]}},
@@ -205,6 +231,7 @@ def test_components(name: str) -> None:
         "gate",
         "latent",
         "differential",
+        "shared_keys_turned",
         "linear",
     ],
 )

@@ -119,8 +119,33 @@ HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 
 OF_ONE_WIDTH: Data = {"image_head": {"d_out": 4}, "text_head": {"d_out": 4}}
 
+
+def _multi_head(layer: int, **values: Any) -> Data:
+    """Return the rule of a layer with keys and values of its own."""
+    return {"at": [layer], "block": {"self_attn": {"kind": "multi_head", **values}}}
+
+
+SOURCES: Data = {
+    "decoder": {
+        "n_layers": 8,
+        "n_heads": SIZES["n_heads"],
+        "d_ff": SIZES["d_ff"],
+        "layers": [
+            _multi_head(0),
+            _multi_head(1, window=2, n_kv_heads=1),
+            _multi_head(2, window=3, head_dim=6, v_head_dim=8),
+            _multi_head(3, window=4, v_head_dim=6),
+            _multi_head(4, chunk=3),
+            _multi_head(5, window=5),
+            _multi_head(6, window=5, window_sides="both"),
+        ],
+    }
+}
+"""Layers whose keys and values the last one can attend to."""
+
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
+    "attention.cross_layer": Case({}, SOURCES),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "ffn.moe": Case({"n_experts": 8}),
     "position.rotary_linear": Case({"factor": 2.0}),
@@ -137,7 +162,21 @@ COMPONENTS: Mapping[str, Case] = {
 TEMPERATURE: Data = {"q_temperature": "log", "q_temperature_floor": 2.0}
 GROUPS: Data = {"n_groups": 4, "top_groups": 1}
 
+OF_HEADS: Mapping[str, Case] = {
+    "qk_norm_scope": Case({"qk_norm": RMS}),
+    "qk_norm_site": Case({"qk_norm": RMS}, ROTARY),
+    "q_temperature": Case({"q_temperature": "power"}),
+    "q_temperature_*": Case(TEMPERATURE),
+    "output_gate_*": Case({"output_gate": "sigmoid"}),
+}
+"""The cases of the attention with keys and values of its own and of that without."""
+
 FIELDS: Mapping[str, Case] = {
+    **{
+        f"attention.{kind}.{name}": case
+        for kind in ("multi_head", "cross_layer")
+        for name, case in OF_HEADS.items()
+    },
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.dual_encoder.*.d_model": Case(around=OF_ONE_WIDTH),
     "builder.dual_encoder.*.output_width": Case(around=OF_ONE_WIDTH),
@@ -167,14 +206,17 @@ FIELDS: Mapping[str, Case] = {
     "attention.multi_head.n_kv_heads": Case(instead=[1]),
     "attention.differential.n_kv_heads": Case({"n_heads": 4}, instead=[2]),
     "attention.gated_delta.n_key_heads": Case(instead=[1]),
-    "attention.multi_head.qk_norm_scope": Case({"qk_norm": RMS}),
-    "attention.multi_head.qk_norm_site": Case({"qk_norm": RMS}, ROTARY),
     "attention.multi_head.rotate_values": Case(around=ROTARY),
-    "attention.multi_head.q_temperature": Case({"q_temperature": "power"}),
-    "attention.multi_head.q_temperature_*": Case(TEMPERATURE),
     "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.multi_head.window_sides": Case({"window": 3}),
-    "attention.multi_head.output_gate_*": Case({"output_gate": "sigmoid"}),
+    # What the last layer attends to is that of another one if this value differs.
+    "attention.cross_layer.n_heads": Case(also={"n_kv_heads": 2, "head_dim": 8}),
+    "attention.cross_layer.n_kv_heads": Case(instead=[1], also={"window": 2}),
+    "attention.cross_layer.head_dim": Case(instead=[6], also={"window": 3, "v_head_dim": 8}),
+    "attention.cross_layer.v_head_dim": Case(instead=[6], also={"window": 4}),
+    "attention.cross_layer.window": Case(instead=[5]),
+    "attention.cross_layer.window_sides": Case({"window": 5}),
+    "attention.cross_layer.chunk": Case(instead=[3]),
     "*.slope": Case({"activation": "prelu"}),
     "*.beta": Case({"activation": "swish"}),
     "ffn.*.activation": Case({"activation": "none"}),

@@ -20,6 +20,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "vocab": 50,
         "attention": {"kind": "multi_head", "n_kv_heads": 2},
     },
+    "shared_keys": {
+        "builder": "decoder",
+        "vocab": 50,
+        "position": "rotary",
+        "decoder": {"layers": [{"last": 1, "self_attn": "cross_layer"}]},
+    },
     "encoder": {"builder": "encoder", "vocab": 50, "head": "mlm"},
     "pair": {"builder": "encoder_decoder", "source_vocab": 50, "target_vocab": 50},
     **{

@@ -242,6 +242,38 @@ def test_attention_whose_heads_work_in_pairs_is_whole(
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
 
 
+SHARING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "both cut": ({}, {}),
+    "cut, for a whole one": ({}, {"qk_norm_scope": "full"}),
+    "whole, for a cut one": ({"qk_norm_scope": "full"}, {}),
+    "both whole": ({"qk_norm_scope": "full"}, {"qk_norm_scope": "full"}),
+}
+"""Options of a layer, and of the next one, which attends to its keys and values."""
+
+
+@pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
+@pytest.mark.parametrize("case", SHARING)
+def test_keys_of_another_layer(two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]) -> None:
+    first, second = SHARING[case]
+    layers = [
+        {"at": [0], "self_attn": {"kind": "multi_head", "qk_norm": "rms_norm", **first}},
+        {"at": [1], "self_attn": {"kind": "cross_layer", "qk_norm": "rms_norm", **second}},
+    ]
+    spec = {**DECODER, "decoder": {"layers": layers}}
+    del spec["attention"]
+    path = saved(tmp_path, spec)
+    for difference in two(tasks.compare, path, mesh):
+        assert max(difference.values()) < 1e-10, difference
+    assert max(two(tasks.per_head, path, mesh)) < 1e-10
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    report = two(tasks.shares, path, mesh, {})[0]["report"]
+    cut = {row.name for row in report.tensors if row.share != row.shape}
+    expected = ["qk_norm_scope" not in options for options in (first, second)]
+    if mesh == TP:
+        names = [f"decoder.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1)]
+        assert [name in cut for name in names] == expected
+
+
 @MESHES
 @KINDS
 def test_the_same_text(

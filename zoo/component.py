@@ -369,6 +369,7 @@ def contradiction(message: str, *keys: str) -> PydanticCustomError:
 
     The place of each key is shown, wherever it is written: in the component's own table, in an
     enclosing one, or where the parent got the dimension from. A key with dots is one of a component
-    inside, such as `self_attn.n_heads`. `zoo plugin check` finds a key that no component has.
+    inside, such as `self_attn.n_heads`, or `layers.0.block.kind` for the first of several. `zoo
+    plugin check` finds a key that no component has.
     """
     return PydanticCustomError("contradiction", "{message}", {"message": message, "keys": keys})

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from zoo.cache import LayerCache
 from zoo.position import PositionScheme, Rotation
+
+
+class SharedKeys:
+    """The keys and values of one layer in one forward pass, for the later layers that attend to
+    them too. The layer that computes them puts them here."""
+
+    def __init__(self) -> None:
+        self._held: tuple[torch.Tensor, torch.Tensor, Any] | None = None
+
+    def put(self, keys: torch.Tensor, values: torch.Tensor, *, mesh: Any) -> None:
+        """Hand on what the layer attends to itself: with a cache, the keys and values of all tokens
+        that it keeps.
+
+        Args:
+            keys: (..., n_kv_heads, key, head_dim), normalised and rotated.
+            values: (..., n_kv_heads, key, v_head_dim).
+            mesh: what `zoo.sharding.parts.mesh_of` says of the map that made the keys: where it is
+                cut, each process has some of the heads.
+        """
+        self._held = keys, values, mesh
+
+    def get(self) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """The arguments of `put`.
+
+        Raises:
+            ValueError: there are none yet.
+        """
+        if self._held is None:
+            raise ValueError("the layer whose keys and values are shared has not put them here")
+        return self._held
 
 
 class LayerContext(NamedTuple):
@@ -30,6 +60,8 @@ class LayerContext(NamedTuple):
         memory_mask: the mask for cross-attention, as `mask`.
         global_tokens: tokens that see all tokens and are seen by all, (batch, length), for
             self-attention that supports them.
+        keys: where the layer puts its keys and values for later ones, or finds those of an earlier
+            one; None if it shares none.
         cache: the layer's cache of earlier tokens; None if all tokens are in the input.
         return_weights: whether attention weights are returned.
     """
@@ -46,5 +78,6 @@ class LayerContext(NamedTuple):
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
     global_tokens: torch.Tensor | None = None
+    keys: SharedKeys | None = None
     cache: LayerCache | None = None
     return_weights: bool = False

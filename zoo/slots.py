@@ -6,7 +6,7 @@ that the parent passes. Its docstring states the `forward` of the module that `b
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -91,6 +91,20 @@ class Sublayer(Plugin):
         return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
 
 
+class KeyForm(NamedTuple):
+    """What has to be equal in layers that attend to the same keys and values."""
+
+    n_kv_heads: int
+    """The number of heads of keys and values."""
+    head_dim: int
+    """The width of a key head."""
+    v_head_dim: int
+    """The width of a value head."""
+    reach: tuple[tuple[str, object], ...] = ()
+    """What limits the tokens that a token sees, and with it those that a cache keeps, such as
+    `("window", 16)`, by the keys of the spec; empty if nothing does."""
+
+
 class Attention(Sublayer):
     """Mixes information between positions.
 
@@ -125,6 +139,18 @@ class Attention(Sublayer):
     @property
     def rotation_key(self) -> str | None:
         """The key of an option without effect unless a position scheme rotates."""
+        return None
+
+    @property
+    def offers_keys(self) -> KeyForm | None:
+        """The keys and values that it computes, if later layers can attend to them too: `forward`
+        then takes `keys` too, a `zoo.context.SharedKeys` or None, and puts them there."""
+        return None
+
+    @property
+    def needs_keys(self) -> KeyForm | None:
+        """The keys and values of an earlier layer that it attends to, if it has none of its own:
+        `forward` then takes `keys` too, a `zoo.context.SharedKeys`, and gets them there."""
         return None
 
     @property

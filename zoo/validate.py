@@ -277,7 +277,7 @@ class _Validation:
     def find(self, key: str) -> Leaf | None:
         """Find where the value of a key was written: where the dimension of this name comes from,
         in the component that is being made, in an enclosing one, or otherwise in one beside it. A
-        dotted key refers to a child."""
+        dotted key refers to a child; a number in it, to one of several."""
         given, source = self.source_of(key)
         if isinstance(leaf := source.values.get(given), Leaf) and leaf.stated:
             return leaf
@@ -287,6 +287,8 @@ class _Validation:
             for step in inner.split(".") if inner else ():
                 if isinstance(value, Node):
                     value = value.kind if step == "kind" else value.values.get(step)
+                elif isinstance(value, list):
+                    value = value[int(step)]
             if isinstance(value, Leaf) and value.stated:
                 return value
         for around in self.enclosing[-2:-1] if not inner else ():

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vector
 from zoo.only_with import UNSTATED, NotWith, OnlyWith, stated
-from zoo.slots import Attention, Norm
+from zoo.slots import Attention, KeyForm, Norm
 from zoo_components.heads import (
     against_fused,
     check_default_head_dim,
@@ -23,6 +23,7 @@ from zoo_components.projections import ALL, Projections
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo_components.modules.attention import MultiHeadAttention
     from zoo_components.modules.heads import Gate, Temperature
     from zoo_components.modules.masks import Reach
     from zoo_components.modules.scores import Scoring
@@ -233,6 +234,21 @@ class MultiHead(Attention):
         return "qk_norm_site" if self.qk_norm_site == "after_rotation" else None
 
     @property
+    def offers_keys(self) -> KeyForm | None:
+        # Global tokens have keys of their own beside these.
+        return None if self.key_width or self.global_tokens else self._key_form
+
+    @property
+    def _key_form(self) -> KeyForm:
+        limits = ("window", "window_sides", "chunk")
+        reach = tuple(
+            (name, value)
+            for name, value in ((name, getattr(self, name)) for name in limits)
+            if value not in ("none", None)
+        )
+        return KeyForm(self.n_kv_heads, self.head_dim, self.v_head_dim, reach)
+
+    @property
     def past_by_default(self) -> str | None:
         is_stated = self.window == "none" or "window_sides" in self.model_fields_set
         return None if is_stated else "window_sides"
@@ -276,7 +292,7 @@ class MultiHead(Attention):
         """The cut that gives each process some of the heads. None where one process needs all of
         them: for a norm over all heads, for a norm with tensors of each head, or without an output
         projection, which sums over heads."""
-        norms = (self.qk_norm, self.v_norm)
+        norms = self._norms().values()
         apart = (
             self.output_projection
             and self.qk_norm_scope in (None, "head")
@@ -285,20 +301,27 @@ class MultiHead(Attention):
         )
         return cut if apart else None
 
+    @property
+    def _maps(self) -> str:
+        """The names of the maps to queries, keys and values."""
+        return "qk" if self.values == "keys" else "qkv"
+
     def _projections(self) -> dict[str, Layout]:
         """The maps to queries, keys and values."""
         key_width = self.key_width or self.d_model
         q, k, v = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.v_head_dim
         queries = self._by_heads(column_wise(self.n_heads))
         keys = self._by_heads(column_wise(self.n_kv_heads))
-        maps = {
-            "q_proj": linear(self.d_model, q, bias="q" in self.bias, cut=queries),
-            "k_proj": linear(key_width, k, bias="k" in self.bias, cut=keys),
+        forms = {
+            "q": (self.d_model, q, queries),
+            "k": (key_width, k, keys),
+            "v": (key_width, self.n_kv_heads * v, keys),
         }
-        if self.values == "projected":
-            v_width = self.n_kv_heads * v
-            maps["v_proj"] = linear(key_width, v_width, bias="v" in self.bias, cut=keys)
-        return maps
+        return {
+            f"{name}_proj": linear(n_in, n_out, bias=name in self.bias, cut=cut)
+            for name, (n_in, n_out, cut) in forms.items()
+            if name in self._maps
+        }
 
     def _norm_parts(self) -> dict[str, Layout]:
         n_heads = self._norms_per_head()
@@ -343,28 +366,36 @@ class MultiHead(Attention):
         if self.output_projection:
             parts["o_proj"] = self._output_projection()
         cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
-        sees = "".join(
-            f", {name} {size}"
-            for name, size in (("window", self.window), ("chunk", self.chunk))
-            if size != "none"
-        )
         return Layout(
             parts,
-            f"multi_head, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}",
+            self._told_as("multi_head"),
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cache_window=self.past,
             cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),
         )
 
+    def _told_as(self, kind: str) -> str:
+        """The text of `zoo show`: the kind, the heads and what limits their sight."""
+        sees = "".join(
+            f", {name} {size}"
+            for name, size in (("window", self.window), ("chunk", self.chunk))
+            if size != "none"
+        )
+        return f"{kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}"
+
     def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention
+
+        return self._module(MultiHeadAttention)
+
+    def _module(self, cls: "type[MultiHeadAttention]") -> "MultiHeadAttention":
         from zoo_components.modules.heads import PerHeadNorm
 
         norms = {name: norm.build() for name, norm in self._norms().items()}
         for name, n_heads in self._norms_per_head().items():
             norms[name] = PerHeadNorm(norms[name], n_heads=n_heads)
-        return MultiHeadAttention(
+        return cls(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
             n_heads=self.n_heads,
@@ -373,7 +404,7 @@ class MultiHead(Attention):
             v_head_dim=self.v_head_dim,
             d_out=self.d_out,
             bias=self.bias,
-            keys_as_values=self.values == "keys",
+            projections=self._maps,
             output_projection=self.output_projection,
             clip=number(self.clip),
             norms=norms,

@@ -13,6 +13,7 @@ from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
+from zoo_components.key_sharing import key_sources
 from zoo_components.schemes import check_relative, check_rotation, check_tables, check_taken
 from zoo_components.sharing import (
     Alike,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from zoo_components.modules.stack import Stack as StackModule
+
+MOST_SOURCES = 4
+"""Of more layers whose keys and values others attend to, only the first are listed."""
 
 CountPositions = Literal["all", "unpadded", "unmasked"]
 
@@ -140,6 +144,7 @@ class Stack(Component):
         self._check_padding()
         if self.share_layers and self.layers:
             check_sharing(self._alike_layers, self._weights_of_layers)
+        _ = self._key_sources  # raises if a layer finds no keys
         check_rotation(self.groups, self.relative)
         for group in self.groups:
             check_taken(group.block, group.position)
@@ -252,6 +257,11 @@ class Stack(Component):
         return weights_of_layers(self.share_layers, self.n_layers)
 
     @cached_property
+    def _key_sources(self) -> dict[int, int]:
+        """The layer whose keys and values each layer without own ones attends to."""
+        return key_sources(self._alike_layers, [group.at for group in self.layers])
+
+    @cached_property
     def groups(self) -> list[Alike]:
         """The groups of modules in `layers` with the same description. There is one module for each
         layer unless layers share their weights."""
@@ -324,11 +334,22 @@ class Stack(Component):
 
     def _layer_list(self) -> LayerList:
         layers = tuple(
-            (at, replace(block.layout(), label=block.kind)) for at, block, _ in self.groups
+            (at, replace(block.layout(), label=f"{block.kind}{self._keys_of(at)}"))
+            for at, block, _ in self.groups
         )
         if isinstance(self.share_layers, tuple):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
+
+    def _keys_of(self, at: Sequence[int]) -> str:
+        """Whose keys and values these modules of `layers` attend to, for a label."""
+        modules = self._weights_of_layers
+        sources = {there for here, there in self._key_sources.items() if modules[here] in at}
+        if not sources:
+            return ""
+        first = ", ".join(map(str, sorted(sources)[:MOST_SOURCES]))
+        more = ", ..." if len(sources) > MOST_SOURCES else ""
+        return f", keys of {'layer' if len(sources) == 1 else 'layers'} {first}{more}"
 
     def build(self, *, padding_read: bool = False) -> "StackModule":
         """The module; `padding_read` says whether the head reads the states of padding too."""
@@ -348,6 +369,7 @@ class Stack(Component):
             layers=[layer for layer, _ in ordered],
             schemes_of_layers=[schemes for _, schemes in ordered],
             order=self._weights_of_layers,
+            key_sources=self._key_sources,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
             norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,

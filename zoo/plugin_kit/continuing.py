@@ -66,6 +66,10 @@ _STEPS = (
 )
 
 
+OF_ANOTHER = "of_another"
+"""The name in a layer's cache of the keys and values of another layer, which the kit stands for."""
+
+
 class ContinuingDriver(AttendingDriver):
     """Calls a module that may continue from a cache."""
 
@@ -156,15 +160,17 @@ class ContinuingDriver(AttendingDriver):
         n_tokens = 2 if layout.state_per_sequence else 1  # a state does not grow with them
         room = 4 * max(of_last, default=0) or n_tokens  # for more tokens than are kept
         cache = Cache(room)
+        layer = cache.layer(0)
         positions = cache.append(n_tokens, seen=None, counted=None, device=x.device)
         context = LayerContext(
             causal=True,
             positions=positions,
             key_positions=positions,
             memory=memory,
-            cache=cache.layer(0),
+            cache=layer,
         )
         self.call(x[:, :n_tokens], context)
+        layer.by_sublayer.pop(OF_ANOTHER, None)
         of_all = layout.cache_per_token - sum(of_last.values())
         stated = room * of_all + sum(n * _kept(window, room) for window, n in of_last.items())
         stated += layout.state_per_sequence

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from zoo.building import build
-from zoo.context import LayerContext
+from zoo.context import LayerContext, SharedKeys
 from zoo.plugin_kit.attending import Attended
-from zoo.plugin_kit.continuing import ContinuingDriver
+from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
@@ -36,7 +36,7 @@ from zoo.plugin_kit.hosts import HOSTS, Host
 from zoo.plugin_kit.sizes import SIZES
 from zoo.plugin_kit.whole_models import BuilderDriver
 from zoo.registry import Registry
-from zoo.slots import Head
+from zoo.slots import Head, KeyForm
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -47,6 +47,8 @@ class AttentionDriver(ContinuingDriver):
         return bool(self.described.incremental)
 
     def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        if self.described.needs_keys is not None:
+            context = context._replace(keys=_shared(self.described.needs_keys, x, context))
         found = self.model.part(x, context.memory, **self._options(context))
         output, weights = _pair(found, "the output and the weights, or None")
         return output, {} if weights is None else {"": weights}
@@ -65,6 +67,8 @@ class AttentionDriver(ContinuingDriver):
             options = {"mask": context.memory_mask}
         if self.model.scheme is not None:
             options["scheme"] = self.model.scheme
+        if context.keys is not None:
+            options["keys"] = context.keys
         if context.cache is not None:
             name = "self_attn" if context.memory is None else "cross_attn"
             options["cache"] = context.cache.of(name)
@@ -75,8 +79,47 @@ class AttentionDriver(ContinuingDriver):
         x, memory = self.sides(inputs)
         options = self._options(LayerContext(memory=memory))
         options |= {"cache": None} if self.continued else {}
+        if self.described.offers_keys or self.described.needs_keys:
+            options["keys"] = None
         expect_call(self.model.part.forward, x, memory, **options)
         super().check(inputs)
+        if self.described.offers_keys is not None:
+            self._check_offered(x, self.described.offers_keys)
+
+    def _check_offered(self, x: torch.Tensor, form: KeyForm) -> None:
+        """Raises PromiseError unless the keys and values for other layers are of this form."""
+        keys = SharedKeys()
+        self.model.part(x, None, **self._options(LayerContext(causal=self.causal, keys=keys)))
+        try:
+            found = keys.get()
+        except ValueError:
+            raise PromiseError(
+                "no keys and values are put into `keys`, although `offers_keys` says that other "
+                "layers can attend to them\nhelp: call `keys.put` unless `keys` is None"
+            ) from None
+        for what, one, width in zip(
+            ("keys", "values"), found, (form.head_dim, form.v_head_dim), strict=False
+        ):
+            expect(f"the {what} for other layers", one, BATCH, form.n_kv_heads, LENGTH, width)
+
+
+def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys:
+    """Return keys and values of the tokens x, as an earlier layer would compute them."""
+
+    def heads(width: int, speed: float) -> torch.Tensor:
+        n_in, n_out = x.shape[-1], form.n_kv_heads * width
+        weight = (speed * torch.arange(n_in * n_out, device=x.device)).sin().view(n_in, n_out)
+        made: torch.Tensor = x @ weight.to(x.dtype)
+        return made.view(*x.shape[:-1], form.n_kv_heads, width).transpose(-3, -2)
+
+    keys, values = heads(form.head_dim, 1.7), heads(form.v_head_dim, 2.3)
+    if context.rotation is not None:
+        keys = context.rotation(keys)
+    if context.cache is not None:
+        keys, values = context.cache.of(OF_ANOTHER).extend(keys, values)
+    found = SharedKeys()
+    found.put(keys, values, mesh=None)
+    return found
 
 
 class BlockDriver(ContinuingDriver):

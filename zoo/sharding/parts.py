@@ -12,6 +12,11 @@ import torch
 from torch import nn
 
 
+def mesh_of(module: nn.Module) -> Any:
+    """The mesh of a cut module; None if the module is not cut, or has no weight."""
+    return getattr(module._parameters.get("weight"), "device_mesh", None)
+
+
 def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     """The part of a tensor that belongs to this process' part of a cut module.
 
@@ -24,7 +29,7 @@ def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     Returns:
         The part along `dim`; the whole tensor if the module is not cut.
     """
-    mesh = _mesh_of(module)
+    mesh = mesh_of(module)
     if mesh is None or tensor.dim() < -dim or tensor.shape[dim] == 1:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -35,13 +40,24 @@ def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
 
 def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     """The inverse of `own_part`: the parts of all processes, concatenated along `dim`."""
-    mesh = _mesh_of(module)
-    if mesh is None:
-        return tensor
+    mesh = mesh_of(module)
+    return tensor if mesh is None else _joined(tensor, dim, mesh)
+
+
+def _joined(tensor: torch.Tensor, dim: int, mesh: Any) -> torch.Tensor:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     parts = DTensor.from_local(tensor, mesh, [Shard(dim % tensor.dim())], run_check=False)
     return parts.redistribute(placements=[Replicate()]).to_local()
+
+
+def part_for(tensor: torch.Tensor, dim: int, module: nn.Module, mesh: Any) -> torch.Tensor:
+    """The part that goes with `module` of a tensor that was computed elsewhere: by a module that is
+    cut over `mesh`, as `mesh_of` told, or by one that is not, for None. Nothing is exchanged if
+    both are cut, or neither is."""
+    if (mesh_of(module) is None) == (mesh is None):
+        return tensor
+    return own_part(tensor, dim, module) if mesh is None else _joined(tensor, dim, mesh)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -56,7 +72,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def entering(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
     """Return `x`, the same in all processes, for each to compute its part with. Its gradient is the
     sum of the gradients in all processes."""
-    mesh = _mesh_of(module)
+    mesh = mesh_of(module)
     if mesh is None:
         return x
     from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -67,15 +83,10 @@ def entering(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
     """The sum over all processes of the results that they computed with their parts."""
-    mesh = _mesh_of(module)
+    mesh = mesh_of(module)
     if mesh is None:
         return x
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     summands = DTensor.from_local(x, mesh, [Partial()], run_check=False)
     return summands.redistribute(placements=[Replicate()]).to_local()
-
-
-def _mesh_of(module: nn.Module) -> Any:
-    """The mesh of a cut module; None if the module is not cut, or has no weight."""
-    return getattr(module._parameters.get("weight"), "device_mesh", None)

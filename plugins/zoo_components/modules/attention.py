@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from zoo.cache import AttentionCache
+from zoo.context import SharedKeys
 from zoo.linear import Linear, together
 from zoo.position import Rotation
-from zoo.sharding.parts import all_parts, local, own_part
+from zoo.sharding.parts import all_parts, local, mesh_of, own_part
 from zoo_components.heads import heads_text
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
@@ -31,12 +32,14 @@ class MultiHeadAttention(nn.Module):
     v_i are the i-th parts of q_proj(x), k_proj(memory) and v_proj(memory) (Vaswani et al. 2017,
     section 3.2.2); several heads may share one key-value head.
 
-    `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each head, and `sub_norm`,
-    which is applied to the concatenated outputs of all heads. With `full_width_norm`, `q_norm` and
-    `k_norm` are also applied to all heads concatenated.
+    `projections` are the names of the maps to queries, keys and values: `qkv`, or `qk` where the
+    keys are the values. `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each
+    head, and `sub_norm`, which is applied to the concatenated outputs of all heads. With
+    `full_width_norm`, `q_norm` and `k_norm` are also applied to all heads concatenated.
     """
 
     q_proj: Linear
+    k_proj: Linear
     q_norm: Norm
     k_norm: Norm
     v_norm: Norm
@@ -53,7 +56,7 @@ class MultiHeadAttention(nn.Module):
         v_head_dim: int,
         d_out: int,
         bias: Collection[str],
-        keys_as_values: bool,
+        projections: str,
         output_projection: bool,
         norms: Mapping[str, nn.Module],
         full_width_norm: bool,
@@ -76,15 +79,16 @@ class MultiHeadAttention(nn.Module):
         self.clip, self.v_scale = clip, v_scale
         self.temperature, self.reach, self.scoring = temperature, reach, scoring
         self.gate = gate
+        sizes = {
+            "q": (d_model, n_heads * head_dim),
+            "k": (key_width, n_kv_heads * head_dim),
+            "v": (key_width, n_kv_heads * v_head_dim),
+        }
         for prefix in ("", "global_") if global_tokens else ("",):
-            q = Linear(d_model, n_heads * head_dim, bias="q" in bias)
-            self.add_module(f"{prefix}q_proj", q)
-            k = Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
-            self.add_module(f"{prefix}k_proj", k)
-            if not keys_as_values:
-                v = Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
-                self.add_module(f"{prefix}v_proj", v)
-        self.keys_as_values = keys_as_values
+            for name in projections:
+                n_in, n_out = sizes[name]
+                self.add_module(f"{prefix}{name}_proj", Linear(n_in, n_out, bias=name in bias))
+        self.projections = projections
         for name, norm in norms.items():
             put_norm(self, name, norm)
         self.sinks = nn.Parameter(torch.empty(n_heads)) if sinks else None
@@ -129,6 +133,7 @@ class MultiHeadAttention(nn.Module):
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
         global_tokens: torch.Tensor | None = None,
+        keys: SharedKeys | None = None,
         cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -144,6 +149,7 @@ class MultiHeadAttention(nn.Module):
             positions: of the queries, (query,) or (..., query); by default 0, 1, ....
             global_tokens: boolean, (..., query), True = attends to all and is attended to by all,
                 as far as `mask` allows; only if the layer was built for it, never with a cache.
+            keys: where the keys and values are put for later layers.
             cache: the keys and values of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
@@ -165,7 +171,7 @@ class MultiHeadAttention(nn.Module):
             sinks=None if self.sinks is None else local(self.sinks),
             return_weights=return_weights,
         )
-        q, k, v = self._heads(x, memory, rotation, positions, cache, places)
+        q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
         seen = self._within_reach(mask, k.shape[-2], positions, global_tokens, cache)
         n_tokens = None
         if places is not None and mask is not None and seen is mask and bias is None:
@@ -175,7 +181,7 @@ class MultiHeadAttention(nn.Module):
         else:
             mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
         if global_tokens is not None:
-            q, k, v = self._heads(x, None, rotation, positions, None, places, "global_")
+            q, k, v = self._heads(x, None, rotation, positions, None, None, places, "global_")
             theirs = mix(q, k, v, mask=mask)
             mixed, weights = at_global_tokens(global_tokens, theirs, (mixed, weights))
         if self.v_scale != 1.0:
@@ -216,6 +222,7 @@ class MultiHeadAttention(nn.Module):
         memory: torch.Tensor | None,
         rotation: Rotation | None,
         positions: torch.Tensor | None,
+        keys: SharedKeys | None,
         cache: AttentionCache | None,
         places: torch.Tensor | None,
         prefix: str = "",
@@ -223,7 +230,7 @@ class MultiHeadAttention(nn.Module):
         """Queries of `x`, and keys and values of `memory` or `x`, each (..., heads, length, width),
         by the projections whose names start with `prefix`; with a cache, the keys and values of all
         tokens that it keeps."""
-        names = "k" if self.keys_as_values else "kv"
+        names = self.projections.removeprefix("q")
         if memory is not None:
             (q,) = self._projected("q", x, places, prefix)
 
@@ -237,11 +244,19 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 window = None if self.reach is None else self.reach.past
                 k, v = cache.extend(k, v, window=window)
+            if keys is not None:
+                keys.put(k, v, mesh=mesh_of(self.k_proj))
+        return self._asking(q, rotation, positions), k, v
+
+    def _asking(
+        self, q: torch.Tensor, rotation: Rotation | None, positions: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Queries, normalised, rotated and multiplied by their temperature."""
         q = self._turned(q, self.q_norm, rotation)
-        if self.temperature is not None:
-            assert positions is not None  # `forward` ensures it
-            q = self.temperature(q, positions)
-        return q, k, v
+        if self.temperature is None:
+            return q
+        assert positions is not None  # `forward` ensures it
+        return self.temperature(q, positions)
 
     def _projected(
         self, names: str, x: torch.Tensor, places: torch.Tensor | None, prefix: str

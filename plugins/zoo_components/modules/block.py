@@ -150,6 +150,8 @@ class ResidualBlock(nn.Module):
                 further["scheme"] = context.scheme
             if self.takes_global_tokens:
                 further["global_tokens"] = context.global_tokens
+            if context.keys is not None:
+                further["keys"] = context.keys
             if context.cache is not None and self.incremental:
                 further["cache"] = context.cache.of(name)
             x, weights = f(

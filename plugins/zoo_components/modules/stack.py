@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.context import LayerContext
+from zoo.context import LayerContext, SharedKeys
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.transformer import check_images, check_mask
@@ -37,7 +37,8 @@ class LayerSchemes(NamedTuple):
 
 class Stack(nn.Module):
     """Embedding, blocks, final norm. `order` lists the numbers of the layers in the order in which
-    they run; a layer that is listed again runs again, with the same weights."""
+    they run; a layer that is listed again runs again, with the same weights. `key_sources` maps
+    places in this order to the earlier place whose keys and values are used there."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Stack(nn.Module):
         layers: Sequence[nn.Module],
         schemes_of_layers: Sequence[LayerSchemes],
         order: Sequence[int],
+        key_sources: Mapping[int, int],
         schemes: Mapping[str, PositionScheme],
         norm: nn.Module | None,
         d_model: int,
@@ -68,6 +70,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.schemes_of_layers = tuple(schemes_of_layers)
         self.order = tuple(order)
+        self.key_sources = dict(key_sources)
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
         self.norm = norm
@@ -226,8 +229,11 @@ class Stack(nn.Module):
                 f"{len(layers)}: what each layer is comes from the spec. Build a model of a spec "
                 "with other `n_layers`, and load the weights of the layers to keep into it"
             )
+        shared = {source: SharedKeys() for source in self.key_sources.values()}
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
+            if shared:
+                context = context._replace(keys=shared.get(self.key_sources.get(place, place)))
             if cache is not None:
                 context = context._replace(cache=cache.layer(place))
             x, maps = layers[number](x, context)
