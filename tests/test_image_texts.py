@@ -134,3 +134,15 @@ def test_the_likeliest_labels(
     every = scores(reported(capsys, str(clip), draw("a.png"), *options)["classes"])
     best = scores(reported(capsys, str(clip), "a.png", *options, "--top", "2")["classes"])
     assert list(best.items()) == list(every.items())[:2]
+
+
+def test_a_model_without_values(clip: Path, project: Path) -> None:
+    options = {"labels": ["w3", "w4"]}
+    images, texts = (kind.load(clip, device="meta") for kind in (zoo.ImageModel, zoo.TextModel))
+    for call in (
+        lambda: images.run([draw("a.png")]),
+        lambda: images.run([draw("a.png")], **options),
+        lambda: texts.run(["w3"]),
+    ):
+        with pytest.raises(zoo.InputError, match="is on the device `meta`, where it has no values"):
+            call()
