@@ -10,13 +10,12 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
-from zoo.purpose import Comparison
+from zoo.purpose import Comparison, Reading
 from zoo.running.batches import outputs_of
 from zoo.running.text import Text
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:
-    from zoo.purpose import Reading
     from zoo.transformer import Comparing
 
 
