@@ -118,7 +118,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
 
 
 def test_what_it_is_for() -> None:
-    """It embeds images and compares them with texts; it generates nothing, and keeps no cache."""
+    """It embeds images and texts, and compares them; it generates nothing, and keeps no cache."""
     spec = zoo.read_spec(SPEC)
     assert spec.layout.cache_per_token == 0
     assert spec.model.generation is spec.model.reading is None
@@ -127,8 +127,10 @@ def test_what_it_is_for() -> None:
     siglip = SPEC | {"logit_bias": -10.0, "text_head": {"pooling": "last_position", "d_out": 6}}
     assert zoo.read_spec(siglip).model.comparison == Comparison("sigmoid", pads=True)
     assert spec.model.images == {"image": (3, 6, 6)}
-    with pytest.raises(zoo.ZooError, match="dual is not called with ids alone"):
-        _ = zoo.TextModel(zoo.build(spec), Numbers(), Settings()).task
+    model = zoo.build(spec)
+    (found,) = zoo.TextModel(model, Numbers(), Settings()).run(["3 4"])
+    expected = model.eval().encode_text(torch.tensor([[3, 4]]))[0].tolist()
+    assert found == {"task": "embed", "embedding": expected}
 
 
 def test_the_operations_of_an_image_and_a_text() -> None:

@@ -256,7 +256,8 @@ def test_images_from_the_standard_input(
     assert "standard input:2: error: the path of the image is empty" in message
     assert "no.png: error: there is no such file" in message
     monkeypatch.setattr(sys, "stdin", None)  # closed
-    assert "the file is empty" in refused("run", str(saved), "-")
+    message = refused("run", str(saved), "-")
+    assert message.startswith("standard input: error: the file is empty")
 
 
 def test_images_in_python(saved: Path, project: Path) -> None:
@@ -276,6 +277,10 @@ def test_images_in_python(saved: Path, project: Path) -> None:
             model.run(images)  # type: ignore[arg-type]
     with pytest.raises(zoo.InputError, match=r"image 1: error: an image is the path of a file"):
         model.run([np.zeros((3, 3))])  # type: ignore[list-item]
+    with pytest.raises(zoo.InputError, match="not of the type `ndarray`"):
+        model.run(np.zeros((2, 5, 5, 3)))  # type: ignore[arg-type]
+    (best,) = model.run([path], top=1)
+    assert best["classes"] == expected["classes"][:1]
     with pytest.raises(zoo.InputError, match="compares images with no texts"):
         model.run([path], labels=["a"])
 

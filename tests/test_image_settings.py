@@ -200,6 +200,11 @@ def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
 VIT = '{"image_processor_type": "ViTImageProcessor", '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
+    "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
+    "a step of the image processor that is null": (
+        '{"image_processor_type": "CLIPImageProcessor", "do_center_crop": null}',
+        "`do_center_crop` is null",
+    ),
     "padding": (VIT + '"do_pad": true}', "`do_pad` must be"),
     "a value of another kind": (VIT + '"do_resize": 1}', "`do_resize` must be `true` or `false`"),
     "a filter that there is not": (VIT + '"resample": 7}', "`resample` must be at most 5"),
@@ -249,6 +254,14 @@ def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
         settings_in(tmp_path, text)
     assert message in str(caught.value)
     assert str(tmp_path / "preprocessor_config.json") in str(caught.value)
+
+
+def test_what_is_null_is_not_written(tmp_path: Path) -> None:
+    """Newer versions of `transformers` write null for what an image processor does not have."""
+    keys = ("do_center_crop", "crop_size", "do_pad", "size_divisor", "image_mean", "resample")
+    null = dict.fromkeys(keys)
+    found = settings_in(tmp_path, {"image_processor_type": "ViTImageProcessor", **null})
+    assert found == settings_in(tmp_path, {"image_processor_type": "ViTImageProcessor"})
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ GENERATING_OPTIONS = {
     help="With a model such as CLIP: a text that may describe an image. State it for each.",
 )
 @click.option(
+    "--texts",
+    is_flag=True,
+    help="With a model such as CLIP: read TEXTs, not IMAGEs, and make their vectors.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tell the N likeliest classes, labels or masked tokens.  [default: 5; all labels]",
+)
+@click.option(
     "--chat",
     is_flag=True,
     help="Answer each TEXT as the first message of a chat, by the model's chat template.",
@@ -123,6 +134,8 @@ def run(
     model: str,
     inputs: tuple[str, ...],
     labels: tuple[str, ...],
+    texts: bool,
+    top: int | None,
     chat: bool,
     system: str | None,
     pairs: bool,
@@ -149,7 +162,7 @@ def run(
     standard input is a text, or the path of an image; if it is `-`, the whole standard input is
     one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
     type on a terminal are the messages of one chat. With --label, a model that compares images with
-    texts says how likely each describes the image.
+    texts says how likely each describes the image; with --texts, it reads texts.
 
     With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
     each.
@@ -170,6 +183,8 @@ def run(
         raise click.UsageError("--system goes with --chat")
     if pairs and chat:
         raise click.UsageError("--pairs and --chat are two ways to read a text; take one")
+    if texts and labels:
+        raise click.UsageError("--label is compared with images, and --texts reads none; take one")
     if pairs and len(inputs) % 2:
         raise click.UsageError(
             f"--pairs reads texts two by two, and here {'is' if len(inputs) == 1 else 'are'} "
@@ -191,15 +206,15 @@ def run(
 
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
-        found = load_runner(model, dtype=dtype, registry=context.obj())
+        found = load_runner(model, of_texts=texts, dtype=dtype, registry=context.obj())
         if weights == "int8":
             quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
         name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
         if sees:
             _refuse(context, ("chat", "pairs", "mask_id"), f"{name} takes no texts")
-        else:
-            _refuse(context, ("labels",), f"{name} takes no images")
+        elif not found.transformer.spec.model.images:
+            _refuse(context, ("labels", "texts"), f"{name} takes no images")
         method = None
         if found.task not in GENERATING:
             _refuse(context, GENERATING_OPTIONS, f"{name} generates no text")
@@ -213,12 +228,16 @@ def run(
             "method": method,
             "eos": eos,
             "start": start or None,
+            "top": top,
             **({"labels": labels or None} if sees else {"mask_id": mask_id}),
         }
         answer = partial(_answer, found, asked, as_json=as_json)
         answer_each = partial(_answer_each, found, as_json=as_json)
         if inputs == ("-",):
-            answer(*prompts([_standard_bytes() if sees else _standard_input()]))
+            if sees:
+                answer(_standard_bytes(), place=Place("standard input"))
+            else:
+                answer(*prompts([_standard_input()]))
         elif len(asked_for := prompts(inputs)) == 1:
             answer(*asked_for)
         elif asked_for:
@@ -270,7 +289,12 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 
 def _answer(
-    model: TextModel | ImageModel, asked: Mapping[str, Any], prompt: Any, *, as_json: bool
+    model: TextModel | ImageModel,
+    asked: Mapping[str, Any],
+    prompt: Any,
+    *,
+    as_json: bool,
+    place: Place | None = None,
 ) -> str:
     """Print the result for one text or image, of a text on a terminal piece by piece; return the
     generated text."""
@@ -282,11 +306,13 @@ def _answer(
     in_pieces = model.task in GENERATING and not isinstance(asked["method"], Beam)
     shown = sys.stdout.isatty() and not as_json
     if not in_pieces or not shown or not isinstance(model, TextModel):
-        (report,) = model.run([prompt], **asked)
+        (report,) = model.run([prompt], **asked, places=None if place is None else [place])
         print_report(as_json, report, as_text)
         return str(report.get("text", ""))
     text = ""
-    for piece in model.stream(prompt, **{k: asked[k] for k in asked if k != "mask_id"}):
+    for piece in model.stream(
+        prompt, **{k: asked[k] for k in asked if k not in ("mask_id", "top")}
+    ):
         sys.stdout.write(piece)
         sys.stdout.flush()
         text += piece

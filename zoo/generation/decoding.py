@@ -31,8 +31,21 @@ def no_numbers(name: str, what: str) -> WeightsError:
     )
 
 
+def no_values(name: str) -> InputError:
+    """The error for a model that is asked for values, and has none."""
+    return InputError(
+        Problem(
+            f"{name} is on the device `meta`, where it has no values",
+            help="build or load it on another device",
+        )
+    )
+
+
 def check_numbers(outputs: torch.Tensor, name: str) -> None:
-    """Raise WeightsError if a model has computed what is NaN or infinite."""
+    """Raise WeightsError if a model has computed what is NaN or infinite, and InputError if it is
+    on the meta device."""
+    if outputs.is_meta:
+        raise no_values(name)
     if not bool((outputs < torch.inf).all()):  # nor is NaN
         raise no_numbers(name, "the outputs")
 

@@ -10,7 +10,7 @@ import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
-from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.decoding import Decoding, Memory, describe, encode, no_values
 from zoo.generation.ends import Ends
 from zoo.generation.methods import Method
 from zoo.generation.prompts import (
@@ -67,12 +67,7 @@ class Inputs:
             reach_methods(model)  # of a model that `fully_shard` has sharded, and not the zoo
         device = input_device(model)
         if device.type == "meta":
-            raise InputError(
-                Problem(
-                    f"{model.spec.name} is on the device `meta`, where it has no values",
-                    help="build or load it on another device",
-                )
-            )
+            raise no_values(model.spec.name)
         ends.check(how.target_vocab)
         method.check(how.target_vocab)
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())

@@ -58,7 +58,8 @@ def read_image(source: str | os.PathLike[str] | bytes | Image) -> Image:
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             Problem(
-                f"an image is the path of a file, bytes, or an image of Pillow, not {source!r:.80}",
+                "an image is the path of a file, bytes, or an image of Pillow, not of the type "
+                f"`{type(source).__name__}`",
                 help="`PIL.Image.fromarray` makes one of an array of bytes, (height, width, 3)",
             )
         )

@@ -174,7 +174,8 @@ class PublishedSettings(NamedTuple):
 def read_image_settings(folder: Path, config: str | None = None) -> PublishedSettings:
     """Read how images become pixels for the model in a folder. As in `transformers`, the
     `image_processor` of a `processor_config.json` counts before a `preprocessor_config.json`, and
-    null means what is not written.
+    null means what is not written, but for a step that would then be taken: of these, versions of
+    `transformers` differ.
 
     Args:
         folder: the model's.
@@ -198,6 +199,17 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
             did_you_mean(key, fields),
         )
         for key in written.keys() - known
+    ]
+    steps = {key for key in fields if key.startswith("do_")}
+    defaults = {key: field.default for key, field in ImageSettings.model_fields.items()}
+    problems += [
+        Problem(
+            f"`{key}` is null, which versions of `transformers` read as true or as false",
+            file.place(*inside, key),
+            "state `true` or `false`",
+        )
+        for key in (data.keys() - written.keys()) & steps
+        if {**defaults, **processor.defaults}[key] is True
     ]
     stated = {key: value for key, value in written.items() if key in fields}
     try:

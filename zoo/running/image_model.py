@@ -16,7 +16,6 @@ from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
 from zoo.generation.ends import check_new_tokens
 from zoo.generation.evaluating import evaluating
-from zoo.generation.prompts import check_length, read_ids
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import pixels_of
 from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
@@ -24,11 +23,12 @@ from zoo.loading import load
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
-from zoo.running.batches import cut, outputs_of
+from zoo.running.batches import cut
+from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, classes_of, compared
+from zoo.running.tasks import GENERATING, check_top, classes_of, compared
 from zoo.running.text import Text, read_text
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.spec import ModelSpec
@@ -125,6 +125,7 @@ class ImageModel:
         images: Iterable[str | os.PathLike[str] | bytes | Image],
         *,
         labels: Sequence[str] | None = None,
+        top: int | None = None,
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam | None = None,
         eos: int | None = None,
@@ -138,6 +139,9 @@ class ImageModel:
             labels: for a model that compares images with texts, the texts of which each gets its
                 probability; as they are, without words around them. Without labels, such a model
                 embeds images.
+            top: how many of the likeliest classes or labels are told. By default all labels; five
+                classes, and of a model whose images may be of several classes also all that are
+                likelier than not.
             max_new_tokens, method, eos, start: for captions, as in `TextModel.run`.
             places: where each image is, for messages; by default a file's path, or `image 2`.
 
@@ -156,6 +160,7 @@ class ImageModel:
         if places is None:
             places = [_place(image, number) for number, image in enumerate(images, 1)]
         texts = None if labels is None else self._encode_texts(labels)
+        check_top(top, task if texts is None else "classify", self.transformer.spec.name)
         asked: dict[str, Any] = {}
         if task in GENERATING:
             check_new_tokens(max_new_tokens)
@@ -168,7 +173,7 @@ class ImageModel:
             if task in GENERATING:
                 found = generated(self.transformer, pixels, asked, self.text, batch=number)
             else:
-                found = list(self._read(pixels, texts, labels))
+                found = list(self._read(pixels, texts, labels, top))
             task = "classify" if texts is not None else task
             results += [{"task": task, **one} for one in found]
         return results
@@ -192,7 +197,11 @@ class ImageModel:
         return torch.stack(found)
 
     def _read(
-        self, pixels: torch.Tensor, texts: torch.Tensor | None, labels: Sequence[str] | None
+        self,
+        pixels: torch.Tensor,
+        texts: torch.Tensor | None,
+        labels: Sequence[str] | None,
+        top: int | None,
     ) -> Iterator[dict[str, Any]]:
         """Run the model on pixels, and read off the results."""
         model = cast("Comparing", self.transformer)
@@ -207,11 +216,11 @@ class ImageModel:
         names = read_labels(self.transformer)
         for output in outputs:
             if labels is not None and comparison is not None:
-                yield compared(output, comparison, labels)
+                yield compared(output, comparison, labels, top)
             elif embeds:
                 yield {"embedding": output.tolist()}
             else:
-                yield classes_of(output, names)
+                yield classes_of(output, names, top=top)
 
     def _on_device(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels where the model is, in its dtype."""
@@ -229,42 +238,28 @@ class ImageModel:
                     help="labels are for models with an encoder of texts too, such as CLIP",
                 )
             )
-        if isinstance(labels, str) or not labels:
+        stated = isinstance(labels, list | tuple) and all(isinstance(one, str) for one in labels)
+        if not stated or not labels:
             raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
+        (reading,) = spec.model.called_with
         rows: list[list[int]] = []
-        for label in labels:
+        for number, label in enumerate(labels):
             try:
-                rows.append(self._ids(label))
+                if label in labels[:number]:
+                    raise InputError("the label is stated twice")
+                rows.append(
+                    ids_to_compare(
+                        self.text,
+                        label,
+                        reading=reading,
+                        comparison=spec.model.comparison,
+                        pad_id=self.pad_id,
+                        what="label",
+                    )
+                )
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None
-        model, device = cast("Comparing", self.transformer), input_device(self.transformer)
-
-        def call(places: Sequence[int]) -> torch.Tensor:
-            return model.encode_text(torch.tensor([rows[place] for place in places], device=device))
-
-        return torch.stack(outputs_of(self.transformer, rows, call))
-
-    def _ids(self, label: str) -> list[int]:
-        """The ids of a label, padded if the model reads the padding."""
-        spec = self.transformer.spec
-        (reading,), how = spec.model.called_with, spec.model.comparison
-        ids = self.text.encode(label)
-        if not ids:
-            raise InputError("the label is empty: no tokens are made of it")
-        read_ids([ids], None, what="label", vocab=reading.vocab, pad_id=None, pad="right")
-        check_length(len(ids), reading.longest, "label")
-        missing = (reading.longest or 0) - len(ids)
-        if how is None or not how.pads or missing <= 0:
-            return ids
-        if self.pad_id is None:
-            raise InputError(
-                Problem(
-                    f"{spec.name} reads texts that are padded to {reading.longest} tokens, and "
-                    "its tokenizer_config.json states no `pad_token`",
-                    help=f"state it there, or write a label as {reading.longest} ids",
-                )
-            )
-        return ids + [self.pad_id] * missing
+        return torch.stack(vectors_of(self.transformer, rows))
 
 
 def _image_shape(spec: ModelSpec) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zoo.errors import InputError
 from zoo.purpose import Comparison, Task
 from zoo.running.entities import Entity, entities, marks_entities
 from zoo.running.labels import Labels
@@ -14,8 +15,20 @@ from zoo.running.text import Input, Text
 from zoo.wording import printable
 
 N_SHOWN = 5
+"""The number of classes or tokens that are told, if nothing else is asked for."""
 GENERATING = ("translate", "generate", "caption")
 """The tasks that generate text token by token."""
+
+
+def check_top(top: object, task: Task, name: str) -> None:
+    """Raise InputError if `top` is neither None nor a positive integer, or the model of this name
+    and task ranks nothing."""
+    if top is None:
+        return
+    if type(top) is not int or top < 1:
+        raise InputError(f"`top` is at least 1, not {top!r:.80}")
+    if task not in ("classify", "fill_mask"):
+        raise InputError(f"`top`: {name} ranks no classes and no masked tokens")
 
 
 def read_off(
@@ -26,6 +39,7 @@ def read_off(
     text: Text,
     mask_id: int | None,
     labels: Labels,
+    top: int | None = None,
 ) -> dict[str, Any]:
     """The result of a task that does not generate text, from the model's output for one text.
 
@@ -38,23 +52,30 @@ def read_off(
         text: turns ids into text.
         mask_id: the id of a masked token.
         labels: what the classes are.
+        top: the most classes or tokens that are told; by default as `classes_of`, and five tokens.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
     if task == "fill_mask":
-        return _filled(output.softmax(-1), read.ids, text, mask_id)
-    return classes_of(output, labels, read)
+        return _filled(output.softmax(-1), read.ids, text, mask_id, top or N_SHOWN)
+    return classes_of(output, labels, read, top=top)
 
 
-def classes_of(output: torch.Tensor, labels: Labels, read: Input | None = None) -> dict[str, Any]:
+def classes_of(
+    output: torch.Tensor, labels: Labels, read: Input | None = None, *, top: int | None = None
+) -> dict[str, Any]:
     """The likeliest classes, of scores (classes,), or (length, classes) of each position; then also
-    the spans of a text whose words are known."""
+    the spans of a text whose words are known.
+
+    There are `top` of them. By default these are five, and more if an input may be of several
+    classes and is likelier than not of more; and all values of a regression, which do not compete.
+    """
     what, values = _judged(output, labels.problem_type)
     each_token, names = output.dim() == 2, labels.id2label
     classes = [
         [
             {"class": n, **({"label": names[n]} if n in names else {}), what: value}
-            for value, n in zip(*_best(row), strict=True)
+            for value, n in zip(*_best(row, top or _n_told(row, labels.problem_type)), strict=True)
         ]
         for row in (values if each_token else values[None])
     ]
@@ -63,6 +84,15 @@ def classes_of(output: torch.Tensor, labels: Labels, read: Input | None = None) 
     if read is None or not read.words or len(names) < output.shape[-1]:
         return {"classes": classes}
     return {"classes": classes, "spans": _spans(values, read, names)}
+
+
+def _n_told(values: torch.Tensor, problem_type: str | None) -> int:
+    """The number of classes that are told, of their values (classes,), if none is asked for."""
+    if problem_type == "regression":
+        return len(values)
+    if problem_type == "multi_label_classification":
+        return max(N_SHOWN, int((values > 0.5).sum()))
+    return N_SHOWN
 
 
 def _spans(
@@ -93,12 +123,15 @@ def _spans(
     return spans
 
 
-def compared(scores: torch.Tensor, comparison: Comparison, texts: Sequence[str]) -> dict[str, Any]:
-    """How likely each of some texts describes an image, of the scores of all, (texts,)."""
+def compared(
+    scores: torch.Tensor, comparison: Comparison, texts: Sequence[str], top: int | None
+) -> dict[str, Any]:
+    """How likely each of some texts describes an image, of the scores of all, (texts,); of the
+    `top` likeliest, or of all."""
     sigmoid = comparison.probability == "sigmoid"
     probabilities = scores.sigmoid() if sigmoid else scores.softmax(-1)
     best = probabilities.sort(descending=True, stable=True)
-    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    pairs = zip(best.values[:top].tolist(), best.indices[:top].tolist(), strict=True)
     return {"classes": [{"class": n, "label": texts[n], "probability": p} for p, n in pairs]}
 
 
@@ -114,10 +147,12 @@ def _judged(scores: torch.Tensor, problem_type: str | None) -> tuple[str, torch.
 
 
 def _filled(
-    probabilities: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None
+    probabilities: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None, top: int
 ) -> dict[str, Any]:
-    """The likeliest tokens for each masked one, and the text filled in with the best of each."""
-    best = {place: _best(probabilities[place]) for place, id_ in enumerate(ids) if id_ == mask_id}
+    """The `top` likeliest tokens for each masked one, and the text filled in with the best of
+    each."""
+    places = [place for place, id_ in enumerate(ids) if id_ == mask_id]
+    best = {place: _best(probabilities[place], top) for place in places}
     tokens = [
         [
             {"id": id_, "text": text.decode([id_]), "probability": value}
@@ -129,8 +164,8 @@ def _filled(
     return {"text": text.decode(complete), "tokens": tokens}
 
 
-def _best(probabilities: torch.Tensor) -> tuple[list[float], list[int]]:
-    found = probabilities.topk(min(N_SHOWN, probabilities.shape[-1]))
+def _best(values: torch.Tensor, top: int) -> tuple[list[float], list[int]]:
+    found = values.topk(min(top, values.shape[-1]))
     return found.values.tolist(), found.indices.tolist()
 
 

@@ -16,14 +16,16 @@ from zoo.generation import Beam, Greedy, Sampling, stream
 from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
-from zoo.purpose import Task
+from zoo.purpose import Comparison, Task
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut, outputs_of
+from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, read_off
+from zoo.running.tasks import GENERATING, check_top, read_off
 from zoo.running.text import Input, Text, Word, pieces, read_text
+from zoo.running.tokenizer_config import read_special_tokens
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -40,11 +42,14 @@ class TextModel:
         transformer: the model.
         text: turns text into its ids and back.
         settings: how the publisher has set up generation.
+        pad_id: the id of padding in texts; None if no file states it. Only a model that compares
+            texts with images may read padding.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
+    pad_id: int | None = None
 
     def __repr__(self) -> str:
         """One line, and not all modules."""
@@ -75,7 +80,8 @@ class TextModel:
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         how = transformer.spec.model.generation
         if how is None:
-            return cls(transformer, text, Settings())
+            pad = read_special_tokens(folder).get("pad_token")
+            return cls(transformer, text, Settings(), None if pad is None else text.id_of(pad))
         config = published_config(transformer.origin)
         return cls(transformer, text, read_settings(folder, config, has_source=how.has_source))
 
@@ -87,7 +93,7 @@ class TextModel:
             InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
-        if not spec.model.called_with_ids_alone:
+        if spec.model.comparison is None and not spec.model.called_with_ids_alone:
             raise _not_called_with_ids(spec)
         if spec.model.task is None:
             raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
@@ -102,6 +108,7 @@ class TextModel:
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         mask_id: int | None = None,
+        top: int | None = None,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
         """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
@@ -118,6 +125,9 @@ class TextModel:
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
             mask_id: the id of a masked token; overrides that of the tokenizer.
+            top: how many of the likeliest classes or tokens are told. By default five; of a model
+                whose texts may be of several classes also all that are likelier than not, and of a
+                regression all values.
             places: where each text was written, for messages; by default `text 2` and so on.
 
         Returns:
@@ -138,6 +148,7 @@ class TextModel:
             check_new_tokens(max_new_tokens)
         if mask_id is not None and self.task != "fill_mask":
             raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
+        check_top(top, self.task, self.transformer.spec.name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
         blank = [self._is_blank(text) for text in texts]
@@ -154,7 +165,7 @@ class TextModel:
             )
             found = self._generated([row.ids for row in rows], asked)
         else:
-            found = self._read(rows, mask_id)
+            found = self._read(rows, mask_id, top)
         return [
             {
                 "task": self.task,
@@ -208,6 +219,9 @@ class TextModel:
         model."""
         types: list[int] | None = None
         words: tuple[Word, ...] = ()
+        spec = self.transformer.spec
+        if spec.model.comparison is not None:
+            return Input(self._compared_ids(text, spec.model.comparison))
         if not isinstance(text, list | tuple):
             ids = self.text.encode(cast("str", text))
             classes = self.transformer.spec.model.classes
@@ -234,6 +248,21 @@ class TextModel:
             )
         return Input(ids, types, cast("str", text) if words else "", words)
 
+    def _compared_ids(self, text: Prompt, comparison: Comparison) -> list[int]:
+        """The ids of a text that is compared with images. Raises InputError if it does not fit."""
+        spec = self.transformer.spec
+        if not isinstance(text, str):
+            raise InputError(f"{spec.name} takes texts, neither pairs of texts nor chats")
+        (reading,) = spec.model.called_with
+        return ids_to_compare(
+            self.text,
+            text,
+            reading=reading,
+            comparison=comparison,
+            pad_id=self.pad_id,
+            what="text",
+        )
+
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
@@ -259,20 +288,29 @@ class TextModel:
         for place in range(len(rows)):
             yield found[place]
 
-    def _read(self, rows: Sequence[Input], mask_id: int | None) -> Iterator[dict[str, Any]]:
+    def _read(
+        self, rows: Sequence[Input], mask_id: int | None, top: int | None
+    ) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
-        device = input_device(self.transformer)
+        model = self.transformer
+        if model.spec.model.comparison is not None:
+            vectors = vectors_of(model, [row.ids for row in rows])
+            yield from ({"embedding": vector.tolist()} for vector in vectors)
+            return
+        device = input_device(model)
 
         def call(places: Sequence[int]) -> torch.Tensor:
             batch = [rows[place] for place in places]
             ids = torch.tensor([row.ids for row in batch], device=device)
-            outputs: torch.Tensor = self.transformer(ids, **_token_types(batch, device))
+            outputs: torch.Tensor = model(ids, **_token_types(batch, device))
             return outputs
 
-        found = outputs_of(self.transformer, [row.ids for row in rows], call)
-        masked, labels = self._mask_id(mask_id), read_labels(self.transformer)
+        found = outputs_of(model, [row.ids for row in rows], call)
+        masked, labels = self._mask_id(mask_id), read_labels(model)
         for output, row in zip(found, rows, strict=True):
-            yield read_off(self.task, output, row, text=self.text, mask_id=masked, labels=labels)
+            yield read_off(
+                self.task, output, row, text=self.text, mask_id=masked, labels=labels, top=top
+            )
 
 
 def _is_pair(text: tuple[Any, ...] | list[Any]) -> TypeGuard[tuple[str, str]]:

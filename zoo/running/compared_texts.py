@@ -1,0 +1,71 @@
+"""Texts that are compared with images: their ids, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from zoo.devices import input_device
+from zoo.errors import InputError, Problem
+from zoo.generation.prompts import check_length, read_ids
+from zoo.purpose import Comparison, Reading
+from zoo.running.batches import outputs_of
+from zoo.running.text import Text
+from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from zoo.transformer import Comparing
+
+
+def ids_to_compare(
+    text: Text,
+    written: str,
+    *,
+    reading: Reading,
+    comparison: Comparison,
+    pad_id: int | None,
+    what: str,
+) -> list[int]:
+    """The ids of a text, padded if the model reads the padding.
+
+    Args:
+        text: turns it into ids.
+        written: the text.
+        reading: what the model reads.
+        comparison: how it compares texts with images.
+        pad_id: the id of padding; None if no file states it.
+        what: what the text is called in messages.
+
+    Raises:
+        InputError: the text is blank or does not fit the model, or its padding is not known.
+    """
+    # Not only if no ids are made: a tokenizer makes the marks of a beginning and an end of nothing.
+    ids = text.encode(written) if not isinstance(written, str) or written.strip() else []
+    if not ids:
+        raise InputError(f"the {what} is empty: no tokens are made of it")
+    read_ids([ids], None, what=what, vocab=reading.vocab, pad_id=None, pad="right")
+    check_length(len(ids), reading.longest, what)
+    missing = (reading.longest or 0) - len(ids)
+    if not comparison.pads or missing <= 0:
+        return ids
+    if pad_id is None:
+        raise InputError(
+            Problem(
+                f"the model reads texts that are padded to {reading.longest} tokens, and its "
+                "tokenizer_config.json states no `pad_token`",
+                help=f"state it there, or write a {what} as {reading.longest} ids",
+            )
+        )
+    return ids + [pad_id] * missing
+
+
+def vectors_of(transformer: Transformer, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The vector of each text, (width,), of the ids of all. Raises WeightsError if one is NaN."""
+    model, device = cast("Comparing", transformer), input_device(transformer)
+
+    def call(places: Sequence[int]) -> torch.Tensor:
+        return model.encode_text(torch.tensor([rows[place] for place in places], device=device))
+
+    return outputs_of(transformer, rows, call)
