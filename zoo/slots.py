@@ -77,7 +77,7 @@ class Sublayer(Plugin):
     """Which norms are there: of the sublayer's input (`pre`), of its output before the residual sum
     (`post`), of the sum (`out`)."""
     norm: Annotated[Norm | None, Slot("norm", width="d_model"), NotWith("norms", ())]
-    """The norm at each of those places; None if there are none."""
+    """The norm at each of those places; `"none"` if there are none."""
     residual_scale: Shared[float] = 1.0
     """What the branch's output is multiplied with before the sum (muP: Yang et al. 2022,
     arXiv:2203.03466)."""
