@@ -652,8 +652,12 @@ def test_a_value_that_nothing_reads(source: Path) -> None:
 
 
 def test_a_quantised_checkpoint(source: Path) -> None:
+    """With one error, whatever else its tensors are."""
     change_config(source, quantization_config={"quant_method": "fp8"})
-    assert "`quantization_config` is" in refused(source, at="config.json:")
+    change_tensors(source, lambda tensors: tensors.update(scale_inv=torch.ones(1)))
+    told = refused(source, at="config.json:")
+    assert "the weights are quantized by `fp8`, and only floats are read" in told
+    assert told.count("error:") == 1 and "model.dequantize()" in told
 
 
 @pytest.mark.parametrize("alone", [False, True])

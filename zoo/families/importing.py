@@ -31,7 +31,7 @@ from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
-from zoo.json_files import json_value, read_json
+from zoo.json_files import JsonFile, json_value, read_json
 from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
@@ -91,6 +91,7 @@ def plan_import(
     where = Place(str(source))
     _check_folder(source, where)
     file = read_json(source / CONFIG)
+    _check_not_quantized(file)
     name = source.resolve().name if name is None else name
     _check_name(name, where)
     families = Families(registry)
@@ -220,6 +221,22 @@ def _check_folder(source: Path, where: Place) -> None:
         message = f"{_ADAPTER} says that there is an adapter, which is not read"
         hint = "merge it into the weights of its model first"
         raise WeightsError(Problem(message, where, hint))
+
+
+def _check_not_quantized(file: JsonFile) -> None:
+    """Raise `WeightsError` if the weights are not floats, which only the configuration tells in one
+    place: by the tensors, there are those of no model."""
+    stated = file.data.get("quantization_config")
+    if stated is None:
+        return
+    method = stated.get("quant_method") if isinstance(stated, dict) else None
+    how = f" by `{method}`" if isinstance(method, str) else ""
+    hint = (
+        "take a checkpoint of floats; or make one where `transformers` can read this one: "
+        "`model.dequantize()`, then `model.save_pretrained(...)`"
+    )
+    message = f"the weights are quantized{how}, and only floats are read"
+    raise WeightsError(Problem(message, file.place("quantization_config"), hint))
 
 
 def _check_name(name: str, where: Place) -> None:
