@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from zoo.component import PositiveFloat, Probability, Size, contradiction
 from zoo.value_errors import Format
 
-Positive = Annotated[float, Field(gt=0.0, le=1e6)]
+Positive = Annotated[float, Field(gt=0.0, le=1e30)]
 """A positive number within what the optimiser's arithmetic, which is in float32, can hold."""
-Decay = Annotated[float, Field(ge=0.0, le=1e6)]
+Decay = Annotated[float, Field(ge=0.0, le=1e30)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
