@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,31 +11,32 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
-from zoo.purpose import Comparison, Reading
 from zoo.running.batches import outputs_of
 from zoo.running.text import Text
+from zoo.running.tokenizer_config import read_special_tokens
+from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:
     from zoo.transformer import Comparing
 
 
+def padding_id(folder: Path, text: Text) -> int | None:
+    """The id of padding in the texts of a model's folder; None if no file states it. Raises
+    WeightsError if a file is damaged."""
+    pad = read_special_tokens(folder).get("pad_token")
+    return None if pad is None else text.id_of(pad)
+
+
 def ids_to_compare(
-    text: Text,
-    written: str,
-    *,
-    reading: Reading,
-    comparison: Comparison,
-    pad_id: int | None,
-    what: str,
+    text: Text, written: str, *, spec: ModelSpec, pad_id: int | None, what: str
 ) -> list[int]:
     """The ids of a text, padded if the model reads the padding.
 
     Args:
         text: turns it into ids.
         written: the text.
-        reading: what the model reads.
-        comparison: how it compares texts with images.
+        spec: of a model that compares texts with images.
         pad_id: the id of padding; None if no file states it.
         what: what the text is called in messages.
 
@@ -42,13 +44,14 @@ def ids_to_compare(
         InputError: the text is blank or does not fit the model, or its padding is not known.
     """
     # Not only if no ids are made: a tokenizer makes the marks of a beginning and an end of nothing.
-    ids = text.encode(written) if not isinstance(written, str) or written.strip() else []
+    ids = text.encode(written) if written.strip() else []
     if not ids:
         raise InputError(f"the {what} is empty: no tokens are made of it")
+    (reading,), comparison = spec.model.called_with, spec.model.comparison
     read_ids([ids], None, what=what, vocab=reading.vocab, pad_id=None, pad="right")
     check_length(len(ids), reading.longest, what)
     missing = (reading.longest or 0) - len(ids)
-    if not comparison.pads or missing <= 0:
+    if comparison is None or not comparison.pads or missing <= 0:
         return ids
     if pad_id is None:
         raise InputError(

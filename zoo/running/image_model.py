@@ -24,13 +24,12 @@ from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut
-from zoo.running.compared_texts import ids_to_compare, vectors_of
+from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, classes_of, compared
 from zoo.running.text import Text, read_text
-from zoo.running.tokenizer_config import read_special_tokens
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -97,12 +96,11 @@ class ImageModel:
         published = read_image_settings(folder, config)
         _check_size(published, spec, shape)
         text = read_text(folder)
-        pad = read_special_tokens(folder).get("pad_token")
+        pad_id = padding_id(folder, text)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         settings = Settings()
         if spec.model.generation is not None:
             settings = read_settings(folder, config, has_source=True)
-        pad_id = None if pad is None else text.id_of(pad)
         return cls(transformer, published.settings, text, pad_id, settings)
 
     @property
@@ -241,21 +239,13 @@ class ImageModel:
         stated = isinstance(labels, list | tuple) and all(isinstance(one, str) for one in labels)
         if not stated or not labels:
             raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
-        (reading,) = spec.model.called_with
         rows: list[list[int]] = []
         for number, label in enumerate(labels):
             try:
                 if label in labels[:number]:
                     raise InputError("the label is stated twice")
                 rows.append(
-                    ids_to_compare(
-                        self.text,
-                        label,
-                        reading=reading,
-                        comparison=spec.model.comparison,
-                        pad_id=self.pad_id,
-                        what="label",
-                    )
+                    ids_to_compare(self.text, label, spec=spec, pad_id=self.pad_id, what="label")
                 )
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None

@@ -16,16 +16,15 @@ from zoo.generation import Beam, Greedy, Sampling, stream
 from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
-from zoo.purpose import Comparison, Task
+from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut, outputs_of
-from zoo.running.compared_texts import ids_to_compare, vectors_of
+from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
 from zoo.running.text import Input, Text, Word, pieces, read_text
-from zoo.running.tokenizer_config import read_special_tokens
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -42,8 +41,8 @@ class TextModel:
         transformer: the model.
         text: turns text into its ids and back.
         settings: how the publisher has set up generation.
-        pad_id: the id of padding in texts; None if no file states it. Only a model that compares
-            texts with images may read padding.
+        pad_id: the id of padding in texts of a model that compares them with images, the only
+            one that may read padding; None if no file states it.
     """
 
     transformer: Transformer
@@ -80,8 +79,10 @@ class TextModel:
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         how = transformer.spec.model.generation
         if how is None:
-            pad = read_special_tokens(folder).get("pad_token")
-            return cls(transformer, text, Settings(), None if pad is None else text.id_of(pad))
+            compares = transformer.spec.model.comparison is not None
+            return cls(
+                transformer, text, Settings(), padding_id(folder, text) if compares else None
+            )
         config = published_config(transformer.origin)
         return cls(transformer, text, read_settings(folder, config, has_source=how.has_source))
 
@@ -219,9 +220,8 @@ class TextModel:
         model."""
         types: list[int] | None = None
         words: tuple[Word, ...] = ()
-        spec = self.transformer.spec
-        if spec.model.comparison is not None:
-            return Input(self._compared_ids(text, spec.model.comparison))
+        if self.transformer.spec.model.comparison is not None:
+            return Input(self._compared_ids(text))
         if not isinstance(text, list | tuple):
             ids = self.text.encode(cast("str", text))
             classes = self.transformer.spec.model.classes
@@ -248,20 +248,12 @@ class TextModel:
             )
         return Input(ids, types, cast("str", text) if words else "", words)
 
-    def _compared_ids(self, text: Prompt, comparison: Comparison) -> list[int]:
+    def _compared_ids(self, text: Prompt) -> list[int]:
         """The ids of a text that is compared with images. Raises InputError if it does not fit."""
         spec = self.transformer.spec
         if not isinstance(text, str):
             raise InputError(f"{spec.name} takes texts, neither pairs of texts nor chats")
-        (reading,) = spec.model.called_with
-        return ids_to_compare(
-            self.text,
-            text,
-            reading=reading,
-            comparison=comparison,
-            pad_id=self.pad_id,
-            what="text",
-        )
+        return ids_to_compare(self.text, text, spec=spec, pad_id=self.pad_id, what="text")
 
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
