@@ -179,6 +179,14 @@ CUT: dict[str, dict[str, Any]] = {
 }
 
 
+def check_as_one_process(two: Ranks, path: Path, mesh: dict[str, int]) -> None:
+    """Outputs, gradients and masks for single heads are those of one process, and so is text."""
+    for difference in two(tasks.compare, path, mesh):
+        assert max(difference.values()) < 1e-10, difference
+    assert max(two(tasks.per_head, path, mesh)) < 1e-10
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+
+
 @pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
 @pytest.mark.parametrize("case", CUT)
 def test_heads_and_experts_of_every_kind(
@@ -188,10 +196,7 @@ def test_heads_and_experts_of_every_kind(
     if spec["attention"]["kind"] != "multi_head":
         del spec["n_kv_heads"]
     path = saved(tmp_path, spec)
-    for difference in two(tasks.compare, path, mesh):
-        assert max(difference.values()) < 1e-10, difference
-    assert max(two(tasks.per_head, path, mesh)) < 1e-10
-    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    check_as_one_process(two, path, mesh)
     report = two(tasks.shares, path, mesh, {})[0]["report"]
     whole = {row.name for row in report.tensors if row.share == row.shape}
     assert not any(part in name for name in whole for part in ("sinks", "gate_bias", "experts.up"))
@@ -236,10 +241,7 @@ def test_attention_whose_heads_work_in_pairs_is_whole(
     two: Ranks, tmp_path: Path, mesh: dict[str, int]
 ) -> None:
     path = saved(tmp_path, {**DECODER, "attention": "differential"})
-    for difference in two(tasks.compare, path, mesh):
-        assert max(difference.values()) < 1e-10
-    assert max(two(tasks.per_head, path, mesh)) < 1e-10
-    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    check_as_one_process(two, path, mesh)
 
 
 SHARING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -262,10 +264,7 @@ def test_keys_of_another_layer(two: Ranks, tmp_path: Path, case: str, mesh: dict
     spec = {**DECODER, "decoder": {"layers": layers}}
     del spec["attention"]
     path = saved(tmp_path, spec)
-    for difference in two(tasks.compare, path, mesh):
-        assert max(difference.values()) < 1e-10, difference
-    assert max(two(tasks.per_head, path, mesh)) < 1e-10
-    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    check_as_one_process(two, path, mesh)
     report = two(tasks.shares, path, mesh, {})[0]["report"]
     cut = {row.name for row in report.tensors if row.share != row.shape}
     expected = ["qk_norm_scope" not in options for options in (first, second)]
