@@ -151,7 +151,10 @@ class Int8Linear(Linear):
             InputError: gradients are recorded.
         """
         if x.requires_grad and torch.is_grad_enabled():
-            raise untrained()
+            message = (
+                "a model with weights in 8 bits is not trained, and a call here records gradients"
+            )
+            raise InputError(Problem(message, help="train the model before `zoo.quantize_weights`"))
         if HAS_BAGS and self.fits(x) and x.dtype == self.matrix.like.dtype:
             return self.matrix.product(x, self.bias)
         if is_compiled() and x.numel() == self.in_features:
@@ -177,12 +180,6 @@ class Int8Embedding(nn.Embedding):
 def has_int8(model: nn.Module) -> bool:
     """Return whether a model has weights in 8 bits."""
     return any(isinstance(module, Int8Matrix) for module in model.modules())
-
-
-def untrained() -> InputError:
-    """The error for gradients through weights in 8 bits."""
-    message = "a model with weights in 8 bits is not trained, and a call here records gradients"
-    return InputError(Problem(message, help="train the model before `zoo.quantize_weights`"))
 
 
 # So that torch's FlopCounterMode counts products with few rows like any other product.

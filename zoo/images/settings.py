@@ -200,16 +200,16 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
         )
         for key in written.keys() - known
     ]
-    steps = {key for key in fields if key.startswith("do_")}
-    defaults = {key: field.default for key, field in ImageSettings.model_fields.items()}
+    own = {key: field.default for key, field in ImageSettings.model_fields.items()}
+    defaults = {**own, **processor.defaults}
     problems += [
         Problem(
             f"`{key}` is null, which versions of `transformers` read as true or as false",
             file.place(*inside, key),
             "state `true` or `false`",
         )
-        for key in (data.keys() - written.keys()) & steps
-        if {**defaults, **processor.defaults}[key] is True
+        for key in data.keys() - written.keys()
+        if key.startswith("do_") and defaults.get(key) is True
     ]
     stated = {key: value for key, value in written.items() if key in fields}
     try:
