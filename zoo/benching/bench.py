@@ -13,17 +13,17 @@ from zoo.benching.machine import hardware, versions
 from zoo.benching.memory import meter_of
 from zoo.benching.report import Bench, BenchRow
 from zoo.benching.rounds import Case, is_out_of_memory, measure
-from zoo.benching.tasks import TASKS, Phase, Sizes, Task, phases
+from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, phases
 from zoo.building import build
 from zoo.byte_counts import human_bytes
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import InputError, Problem, ZooError
-from zoo.generation.prompts import check_length
 from zoo.initial import n_bytes_of
 from zoo.memory_limit import memory_limit
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
+from zoo.reports.flops import check_called
 from zoo.reports.table import names_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -178,7 +178,7 @@ def _plan(
         InputError: a model cannot do what is asked; all such problems are told together.
     """
     plan: dict[Task, dict[int, list[Phase]]] = {}
-    problems: dict[Problem, None] = {}  # each once, though two tasks may have it
+    refused: dict[int, InputError] = {}  # one for each model, though other tasks may have more
     for task in TASKS if asked is None else asked:
         for place, spec in enumerate(specs):
             if task == "generate" and spec.model.generation is None and asked is None:
@@ -188,25 +188,28 @@ def _plan(
                     _check_generates(spec, sizes)
                 plan.setdefault(task, {})[place] = phases(task, spec, sizes)
             except InputError as error:
-                problems |= dict.fromkeys(error.problems)
-    if problems:
-        raise InputError(problems)
+                refused.setdefault(place, error)
+    if refused:
+        raise InputError(problem for error in refused.values() for problem in error.problems)
     return plan
 
 
 def _check_generates(spec: ModelSpec, sizes: Sizes) -> None:
     """Raise InputError if a model does not generate so many tokens from inputs of these sizes."""
-    how, read = spec.model.generation, spec.model.called_with
-    if how is None or not read:
-        why = "does not generate" if how is None else "does not generate from ids or images alone"
+    how = spec.model.generation
+    if how is None:
         help_ = "state other tasks; without any, each model does what it can"
-        raise InputError(Problem(f"{spec.name} {why}", help=help_))
-    if not how.has_source:
-        check_length(sizes.length, how.longest, spec.name, most_new=sizes.new_tokens)
-        return
-    if how.source_vocab is not None:
-        check_length(sizes.length, how.longest_source, spec.name)
-    check_length(1, how.longest, spec.name, most_new=sizes.new_tokens)
+        raise InputError(Problem(f"{spec.name} does not generate", help=help_))
+    check_called(spec, BY_HAND)
+    source = sizes.length if how.source_vocab is not None else 0
+    if how.longest_source is not None and source > how.longest_source:
+        told = f"has {how.longest_source:,} positions of the source, which are fewer than"
+        raise InputError(f"{spec.name} {told} {source:,}")
+    prompt = 1 if how.has_source else sizes.length
+    # The model is never called with the last new token.
+    if how.longest is not None and prompt + sizes.new_tokens - 1 > how.longest:
+        told = f"has {how.longest:,} positions, which are fewer than {prompt:,} and"
+        raise InputError(f"{spec.name} {told} {sizes.new_tokens:,} new ones")
 
 
 def _check_fit(

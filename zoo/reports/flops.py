@@ -98,14 +98,19 @@ def count_forward(
     return counter
 
 
+def check_called(spec: ModelSpec, by_hand: str) -> None:
+    """Raise `InputError` if the model is called with neither ids nor images."""
+    if not spec.model.images and not spec.model.called_with:
+        hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {by_hand}"
+        raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
+
+
 def _inputs_of(
     spec: ModelSpec, batch: int, length: int, by_hand: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the inputs of the model on the meta device: the images, and the ids."""
+    check_called(spec, by_hand)
     shapes, read = spec.model.images, spec.model.called_with
-    if not shapes and not read:
-        hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {by_hand}"
-        raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
     images = [torch.zeros(batch, *shape, device="meta") for shape in shapes.values()]
     longest = min((one.longest for one in read if one.longest is not None), default=length)
     if length > longest:
