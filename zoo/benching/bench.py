@@ -9,7 +9,7 @@ from typing import get_args
 
 import torch
 
-from zoo.benching.machine import hardware, versions
+from zoo.benching.machine import hardware, load, versions
 from zoo.benching.memory import meter_of
 from zoo.benching.report import Bench, BenchRow
 from zoo.benching.rounds import Case, is_out_of_memory, measure
@@ -69,18 +69,19 @@ def bench(
         on_progress: called with the number of steps done, and of all.
 
     Returns:
-        The circumstances, and `rows`: for each task the models in their order. `phase` is
-        `forward`, `train`, or for generation first `prefill`, which reads the prompts or sources
-        and ends with the first token, then `decode`, the tokens after it. `seconds` are those of a
-        run in each round, and `amount` is the number of `unit` in a run: tokens, of which those of
-        the target count if there is a source, but for `prefill`; images; or pairs of an image and a
-        text. Their rate is `per_second`, of the median, `lowest` and `highest`. `speedup` is the
+        The circumstances, with the `load` of the machine before, None if it is unknown; and
+        `rows`: for each task the models in their order. `phase` is `forward`, `train`, or for
+        generation first `prefill`, which reads the prompts or sources and ends with the first
+        token, then `decode`, the tokens after it. `seconds` are those of a run in each round, and
+        `amount` is the number of `unit` in a run: tokens, of which those of the target count if
+        there is a source, but for `prefill`; images; or pairs of an image and a text. Their rate is
+        `per_second`, the median of the rounds, between `lowest` and `highest`. `speedup` is the
         median over rounds of the rate over that of the first model of the phase; None for another
         unit. `flops` are the operations of a run by `zoo.flops`, three times as many for a step of
-        training; `flops_per_second` those over the median of the seconds. `memory_bytes` is the
-        peak of the memory beside the weights, with the gradients and the state of the optimiser;
-        None where the system does not count it. Where `error` is `out of memory`, nothing was
-        measured, and these are None.
+        training, and None for generation; `flops_per_second` those over the median of the seconds.
+        `memory_bytes` is the peak of the memory beside the weights, with the gradients and the
+        state of the optimiser; None where the system does not count it. Where `error` is `out of
+        memory`, nothing was measured, and these are None.
 
     Raises:
         InputError: an argument is wrong; or a model is called with neither ids nor images, or has
@@ -88,6 +89,7 @@ def bench(
         ZooError: a spec cannot be read or built; the device cannot be used; or it cannot hold all
             weights, with what training adds to them.
     """
+    before = load()
     asked = _read_tasks(tasks)
     sizes = _read_sizes(batch, length, new_tokens, rounds)
     device, torch_dtype = usable_device(device), usable_dtype(dtype)
@@ -126,6 +128,7 @@ def bench(
         "device": str(device),
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
+        "load": before,
         "dtype": str(torch_dtype).removeprefix("torch."),
         "batch": batch,
         "length": length,

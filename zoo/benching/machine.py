@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def hardware(device: torch.device) -> str:
         return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"
     name = getattr(torch.get_device_module(device), "get_device_name", None)
     return str(device) if name is None else str(name(device))
+
+
+def load() -> float | None:
+    """Return how many processes computed or waited for it, the mean of the last minute; None where
+    the system does not tell. Above 0, others may have disturbed what is measured next."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def versions() -> dict[str, str]:

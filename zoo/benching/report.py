@@ -35,6 +35,7 @@ class Bench(TypedDict):
     device: str
     hardware: str
     threads: int
+    load: float | None
     dtype: str
     batch: int
     length: int
@@ -53,7 +54,11 @@ def bench_text(data: Bench) -> str:
     if any(row["phase"] == "decode" for row in rows):
         told.append(f"{data['new_tokens']:,} new")
     place = "" if data["device"] == "cpu" else f"{data['device']}: "
-    where = [f"{place}{data['hardware']}, {counted(data['threads'], 'thread')}", data["dtype"]]
+    busy = "" if data["load"] is None else f", load {data['load']:.1f}"
+    where = [
+        f"{place}{data['hardware']}, {counted(data['threads'], 'thread')}{busy}",
+        data["dtype"],
+    ]
     software = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
     lines = [
         "; ".join([*where, software]),
