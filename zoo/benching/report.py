@@ -108,7 +108,7 @@ def _number(value: float | None) -> str:
     """Format a rate with three digits or more."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def _rate_of_flops(row: BenchRow) -> str:
