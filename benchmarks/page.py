@@ -16,6 +16,7 @@ from benchmarks.growth import Curve
 from benchmarks.measure import Ratio, Samples
 from benchmarks.peers import versions
 from benchmarks.plots import draw
+from zoo.benching.machine import processor
 
 Results = Sequence[Ratio] | Sequence[Curve]
 
@@ -78,14 +79,6 @@ def circumstances() -> str:
         f"{torch.get_num_threads()} threads; float32; load when it began {os.getloadavg()[0]:.1f}.",
     ]
     return "\n".join(f"- {line}" for line in lines)
-
-
-def processor() -> str:
-    """Return the name of the processor, as Linux reports it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def table(results: Results) -> str:

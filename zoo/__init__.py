@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from zoo.auxiliary import auxiliary_loss
     from zoo.backends import attention_backend
+    from zoo.benching.bench import bench
     from zoo.building import build
     from zoo.errors import (
         InputError,
@@ -74,6 +75,7 @@ __all__ = [
     "arrange_weights",
     "attention_backend",
     "auxiliary_loss",
+    "bench",
     "build",
     "diff",
     "export_folder",
@@ -98,6 +100,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
+    "bench": "benching.bench",
     "build": "building",
     "diff": "reports.diff",
     "flops": "reports.flops",

@@ -22,6 +22,12 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.
         raise too_large(spec, spec.layout.n_elements * dtype.itemsize) from None
 
 
+def n_bytes_of(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """The bytes of the stored tensors of a spec, in a dtype if they are floating-point numbers."""
+    tensors = spec.tensors.values()
+    return sum(t.size * (8 if t.dtype == "int64" else dtype.itemsize) for t in tensors)
+
+
 def too_large(spec: ModelSpec, n_bytes: int, but: str = "") -> ZooError:
     """Return the error for a model whose tensors do not fit into memory."""
     return ZooError(

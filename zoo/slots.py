@@ -498,10 +498,10 @@ class Builder(Plugin):
             return (self.reading,)
         if how is None or not (how.from_ids or how.image_shape):
             return ()
-        target = Reading(how.target_vocab, how.longest)
+        target = Reading(how.target_vocab, how.longest, how.pad_id)
         if how.source_vocab is None:
             return (target,)
-        return Reading(how.source_vocab, how.longest_source), target
+        return Reading(how.source_vocab, how.longest_source, how.source_pad_id), target
 
     @property
     def called_with_ids_alone(self) -> bool:

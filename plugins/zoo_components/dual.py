@@ -97,7 +97,9 @@ class DualEncoder(Builder):
     @property
     def called_with(self) -> tuple[Reading, ...]:
         vocab = self.text.vocab_of_ids
-        return () if vocab is None else (Reading(vocab, self.text.position.longest),)
+        if vocab is None:
+            return ()
+        return (Reading(vocab, self.text.position.longest, self.text.pad_id),)
 
     @property
     def task(self) -> Task:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 USER_ERROR = 2
 COMMANDS: Mapping[str, str] = {
+    "bench": "benching.bench",
     "build": "specs.build",
     "bundle": "bundles.bundle",
     "diff": "specs.diff",

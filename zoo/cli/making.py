@@ -11,6 +11,7 @@ from zoo.cli.progress import bytes_bar
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import Place, Problem, SpecError, WeightsError
+from zoo.initial import n_bytes_of
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
@@ -50,11 +51,8 @@ def build_and_save(
         return report
     path = output if output is not None else _own_folder(spec)
     _refuse_to_replace(path)
-    n_bytes = sum(
-        t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
-    )
     with (
-        bytes_bar(f"building {spec.name}", 2 * n_bytes) as bar,
+        bytes_bar(f"building {spec.name}", 2 * n_bytes_of(spec, torch_dtype)) as bar,
         # Opened first, so that an unwritable place is reported before the long work.
         destination(path, max_shard_bytes=max_shard_bytes, on_bytes=bar.advance) as write,
     ):

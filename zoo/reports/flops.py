@@ -59,19 +59,11 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     if type(size) is not int or size < 1:
         raise InputError(f"size is a number of tokens or images, from 1, not {size!r}")
     spec = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
-    images, length = _inputs_of(spec, size)
-    # A parameter that could have gradients enters a module in the head `attention_pooling`: torch's
-    # counter would look there for a graph, which inference does not record.
-    model = build_on_meta(spec, torch.float32).eval().requires_grad_(False)
-    _check_called_with(model, len(images) + len(length))
-    counter = FlopCounterMode(display=False)
-    told = "a call on the meta device, which has no values,"
-    with _counting, torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
-        model(*images, *length)
+    read = spec.model.called_with
+    counter = count_forward(spec, batch=1 if read else size, length=size)
     total = counter.get_total_flops()
-    n_images, n_tokens = (
-        one[0].shape[at] if one else None for one, at in ((images, 0), (length, 1))
-    )
+    n_images = (1 if read else size) if spec.model.images else None
+    n_tokens = size if read else None
     return {
         "name": spec.name,
         "images": n_images,
@@ -83,21 +75,50 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     }
 
 
-def _inputs_of(spec: ModelSpec, size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the inputs of the model on the meta device: the images, and the ids."""
-    shapes, read = spec.model.images, spec.model.called_with
-    if not shapes and not read:
-        hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {BY_HAND}"
+def count_forward(
+    spec: ModelSpec, *, batch: int, length: int, by_hand: str = BY_HAND
+) -> FlopCounterMode:
+    """Return torch's counter after a forward pass of `batch` sequences of `length` tokens, or of so
+    many images, or of both.
+
+    Raises:
+        InputError: as `flops`, with `by_hand` as the help for a model that is called with anything
+            else.
+        PluginError: as `flops`.
+    """
+    images, ids = _inputs_of(spec, batch, length, by_hand)
+    # A parameter that could have gradients enters a module in the head `attention_pooling`: torch's
+    # counter would look there for a graph, which inference does not record.
+    model = build_on_meta(spec, torch.float32).eval().requires_grad_(False)
+    _check_called_with(model, len(images) + len(ids), by_hand)
+    counter = FlopCounterMode(display=False)
+    told = "a call on the meta device, which has no values,"
+    with _counting, torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
+        model(*images, *ids)
+    return counter
+
+
+def check_called(spec: ModelSpec, by_hand: str) -> None:
+    """Raise `InputError` if the model is called with neither ids nor images."""
+    if not spec.model.images and not spec.model.called_with:
+        hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {by_hand}"
         raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
-    n_images = 1 if read else size
-    images = [torch.zeros(n_images, *shape, device="meta") for shape in shapes.values()]
-    longest = min((one.longest for one in read if one.longest is not None), default=size)
-    if size > longest:
-        raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {size:,}")
-    return images, [torch.zeros(1, size, dtype=torch.long, device="meta") for _ in read]
 
 
-def _check_called_with(model: Transformer, n_inputs: int) -> None:
+def _inputs_of(
+    spec: ModelSpec, batch: int, length: int, by_hand: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the inputs of the model on the meta device: the images, and the ids."""
+    check_called(spec, by_hand)
+    shapes, read = spec.model.images, spec.model.called_with
+    images = [torch.zeros(batch, *shape, device="meta") for shape in shapes.values()]
+    longest = min((one.longest for one in read if one.longest is not None), default=length)
+    if length > longest:
+        raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {length:,}")
+    return images, [torch.zeros(batch, length, dtype=torch.long, device="meta") for _ in read]
+
+
+def _check_called_with(model: Transformer, n_inputs: int, by_hand: str) -> None:
     """Raise `InputError` if a call needs more than so many inputs of images and ids."""
     needed = [
         name
@@ -107,7 +128,7 @@ def _check_called_with(model: Transformer, n_inputs: int) -> None:
     if others := needed[n_inputs:]:
         name = model.spec.name
         told = f"{name} is called with `{others[0]}` too, which its builder does not state"
-        raise InputError(Problem(told, help=BY_HAND))
+        raise InputError(Problem(told, help=by_hand))
 
 
 def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:

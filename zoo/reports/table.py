@@ -47,12 +47,9 @@ def table(
     """
     registry = load_registry() if registry is None else registry
     sides = [Side.of(source, registry) for source in specs]
-    names = Counter(side.spec.name for side in sides)
     if not sides:
         return []
-    rows: list[dict[str, Any]] = [
-        {"name": side.spec.name if names[side.spec.name] == 1 else side.source} for side in sides
-    ]
+    rows: list[dict[str, Any]] = [{"name": name} for name in names_of(sides)]
     sizes = [_sizes(side.spec, size) for side in sides]
     columns = [(key, [found.get(key) for found in sizes]) for key in SIZES]
     with_experts = columns[0][1] != columns[1][1]
@@ -63,6 +60,12 @@ def table(
         if key != "active" or with_experts:
             _add(rows, key, values)
     return rows
+
+
+def names_of(sides: Sequence[Side]) -> list[str]:
+    """Return the names of models: where several have the same, as their sources were given."""
+    names = Counter(side.spec.name for side in sides)
+    return [side.spec.name if names[side.spec.name] == 1 else side.source for side in sides]
 
 
 def _add(rows: Sequence[dict[str, Any]], key: str, values: Iterable[object]) -> None:

@@ -1,0 +1,97 @@
+"""The command line: `zoo bench`."""
+
+from __future__ import annotations
+
+import gc
+
+import click
+
+import zoo
+from zoo.cli.options import Layers, dtype_choice, json_option, model_type
+from zoo.cli.output import print_report
+from zoo.cli.progress import count_bar
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=model_type)
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    type=click.Choice(["forward", "train", "generate"]),
+    help="What to measure; may be stated again.  [default: all that a model can do]",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Sequences, or images, at a time.",
+)
+@click.option(
+    "--length",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Tokens of each sequence; of an encoder-decoder, on either side.",
+)
+@click.option(
+    "--new-tokens",
+    type=click.IntRange(2),
+    default=32,
+    show_default=True,
+    help="Tokens that are generated after each.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(5),
+    default=5,
+    show_default=True,
+    help="Rounds, each of all models in turn.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Device to measure on.")
+@click.option(
+    "--dtype",
+    type=dtype_choice,
+    default="float32",
+    show_default=True,
+    help="Dtype of the weights.",
+)
+@json_option
+@click.pass_obj
+def bench(
+    layers: Layers,
+    models: tuple[str, ...],
+    tasks: tuple[str, ...],
+    batch: int,
+    length: int,
+    new_tokens: int,
+    rounds: int,
+    device: str,
+    dtype: str,
+    as_json: bool,
+) -> None:
+    """Measure how fast models are on this machine.
+
+    Each MODEL is a spec file, a model's name, or a weights file or its folder. All are built with
+    initial weights, and measured in turn: a forward pass, a step of training, and of those that
+    generate the reading of the prompt (prefill) and the tokens after the first (decode).
+    """
+    registry = layers()
+    from zoo.benching.report import bench_text
+
+    gc.enable()
+    with count_bar("measuring") as bar:
+        report = zoo.bench(
+            models,
+            tasks=tasks or None,
+            batch=batch,
+            length=length,
+            new_tokens=new_tokens,
+            rounds=rounds,
+            device=device,
+            dtype=dtype,
+            registry=registry,
+            on_progress=bar.set_done,
+        )
+    print_report(as_json, report, bench_text)
