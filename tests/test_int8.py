@@ -230,7 +230,7 @@ def test_the_spec_stays() -> None:
 
 def test_arranged_copies_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.LARGE", 1)
-    plain, model = models(DECODER, torch.float32)
+    plain, _ = models(DECODER, torch.float32)
     model = zoo.build(DECODER)
     zoo.arrange_weights(model, rows=1)
     zoo.quantize_weights(model)
