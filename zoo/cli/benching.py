@@ -33,7 +33,7 @@ from zoo.cli.progress import count_bar
     type=click.IntRange(1),
     default=128,
     show_default=True,
-    help="Tokens of each sequence; of an encoder-decoder, on either side.",
+    help="Tokens of each sequence; where a model reads two, of each of them.",
 )
 @click.option(
     "--new-tokens",
