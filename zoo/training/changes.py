@@ -66,7 +66,11 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
         "`[evaluation]`, and where the same data is, may change; begin anew with another `-o` or "
         "train a finished model further, with its folder as the `model`"
     )
-    if not isinstance(kept, dict) or kept.keys() != now.keys():
+    if (
+        not isinstance(kept, dict)
+        or kept.keys() != now.keys()
+        or not isinstance(kept["recipe"], dict)
+    ):
         message = f"{name} another version of the zoo, and cannot be continued"
         raise TrainingError(Problem(message, help="begin anew with another `-o`"))
     place = recipe.document.place

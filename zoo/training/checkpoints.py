@@ -16,9 +16,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
@@ -106,12 +107,45 @@ def write_checkpoint(
                     shutil.rmtree(old)
 
 
+class _Record(BaseModel):
+    """One line of the log; further values are numbers too."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[str, float]
+
+    step: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+
+
+class _State(BaseModel):
+    """What tells where a run was. Whether `run` is this one, is seen when they are compared."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: int
+    run: Any
+    history: Annotated[list[_Record], Field(min_length=1)]
+    best: _Record | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.history[-1].step != self.step or self.best not in (None, *self.history):
+            raise ValueError
+        return self
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """Read the `state` of a checkpoint, and its `step`. Raises `TrainingError`."""
     with _failing(f"the checkpoint {quoted(path)} cannot be read"):
-        state: Any = json.loads((path / _STATE).read_text())
-        if not isinstance(state, dict) or not {"step", "run", "history"} <= state.keys():
-            raise ValueError(f"its {_STATE} does not say where the run was")
+        state: dict[str, Any] = json.loads((path / _STATE).read_text())
+        try:
+            step = _State.model_validate(state).step
+        except ValidationError:
+            raise ValueError(f"its {_STATE} does not say where the run was") from None
+        if path != checkpoint_of(path.parent, step):
+            raise ValueError(f"its {_STATE} is of step {step:,}")
         return state
 
 

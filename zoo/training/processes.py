@@ -8,6 +8,7 @@ expects tied tables to have the names that they have in `transformers`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from zoo.building import build
+from zoo.errors import Problem, TrainingError
 from zoo.loading import load
 from zoo.registry import Registry
 from zoo.sharding.together import failure_of, raise_failure
@@ -23,10 +25,39 @@ from zoo.training.extras import imported
 from zoo.training.recipe import Recipe
 from zoo.training.start import Start
 
+_SHARDING_BY_ACCELERATE = (
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
+"""What `accelerate launch` sets, by its options or its configuration, where accelerate is to divide
+the model."""
+
 
 def make_accelerator() -> Any:
-    """The `accelerate.Accelerator` of this process."""
-    return imported("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
+    """The `accelerate.Accelerator` of this process. What a recipe states is stated to it too, or
+    the configuration of `accelerate launch` would replace it: by it, gradients would be divided by
+    another number of parts, or computed in another precision.
+
+    Raises:
+        TrainingError: accelerate is configured to divide the model.
+    """
+    for name in _SHARDING_BY_ACCELERATE:
+        if os.environ.get(name, "").lower() == "true":
+            message = f"accelerate is configured to divide the model: `{name}` is true"
+            hint = (
+                "`shard = true` in `[training]` divides it; launch it with `torchrun`, or with "
+                "another configuration: `accelerate launch --config_file FILE`"
+            )
+            raise TrainingError(Problem(message, help=hint))
+    whole = imported("accelerate.utils").GradientAccumulationPlugin(num_steps=1)
+    return imported("accelerate").Accelerator(
+        cpu=not torch.accelerator.is_available(),
+        mixed_precision="no",
+        gradient_accumulation_plugin=whole,
+        dynamo_backend="no",
+    )
 
 
 @contextmanager

@@ -47,6 +47,7 @@ from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens
 from zoo.training_files import CHECKPOINTS, METRICS, PLOT
 from zoo.transformer import Transformer
+from zoo.wording import quoted
 
 
 class Run:
@@ -223,8 +224,13 @@ class Run:
             message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
             place = self.recipe.document.place(("training", "steps"), value=True)
             raise TrainingError(Problem(message, place, "a run can be made longer, not shorter"))
-        read_checkpoint(found[-1], self.learner)
         self.loop.history, self.loop.best = state["history"], state.get("best")
+        if self.best_step is not None:
+            best = checkpoint_of(self.folder / CHECKPOINTS, self.best_step)
+            if best not in found:
+                message = f"the best checkpoint so far, {quoted(best)}, is missing"
+                raise TrainingError(Problem(message, help="begin anew with another `-o`"))
+        read_checkpoint(found[-1], self.learner)
         return done
 
     @property

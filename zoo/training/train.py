@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import new_file
 from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
+from zoo.store.collecting import sweep
 from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode_any
 from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
+from zoo.training.lock import alone_in
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import in_first_process, make_accelerator, make_model
 from zoo.training.reader_tokens import ReaderTokens
@@ -25,7 +25,7 @@ from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_pairs, check_sides, find_data, find_start
 from zoo.training.tokens import AnyTokens, read_tokens
-from zoo.training_files import CHECKPOINTS
+from zoo.training_files import CHECKPOINTS, LOCK
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
@@ -61,7 +61,8 @@ def train(
     Raises:
         SpecError: the recipe or the model's spec is wrong.
         TrainingError: the data or the tokenizer is wrong, or the run fails.
-        ZooError: the folder holds another run, is named as a file, or cannot be written.
+        ZooError: the folder holds another run, or one that goes on; is named as a file; or cannot
+            be written.
     """
     registry = load_registry() if registry is None else registry
     found = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
@@ -74,25 +75,42 @@ def train(
     check_sides(found, start, splits)
     start = with_labels(found, start, splits, data_folder)
     accelerator = make_accelerator()
+    with in_first_process(accelerator) as is_first:
+        if is_first:
+            _refuse_another_run(folder, resume=resume)
+    with alone_in(folder, accelerator):
+        return _trained(found, folder, start, splits, accelerator, registry, resume=resume)
+
+
+def _trained(
+    recipe: Recipe,
+    folder: Path,
+    start: Start,
+    splits: Splits,
+    accelerator: Any,
+    registry: Registry,
+    *,
+    resume: bool,
+) -> dict[str, Any] | None:
+    """Train a model in a folder that no other run uses. Arguments, result and errors are those of
+    `train`."""
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
     made: AnyTokens | None = None
     with in_first_process(accelerator) as is_first:
         if is_first:
+            sweep(folder, grace=0.0)
             if begins:
-                _refuse_another_run(folder, resume=resume)
-            _refuse_unwritable(folder)
-            if begins:
-                made = _make_tokens(found, start, splits)
-    model = make_model(start, found, accelerator, registry)
-    optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
+                made = _make_tokens(recipe, start, splits)
+    model = make_model(start, recipe, accelerator, registry)
+    optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator, start.frozen)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
-            write_besides(made, found.tokenizer, start, folder)
-    tokens = read_tokens(folder, found.tokenizer, start.sides, start.published)
+            write_besides(made, recipe.tokenizer, start, folder)
+    tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
     run = Run(
-        found,
+        recipe,
         folder,
         learner,
         tokens,
@@ -116,39 +134,23 @@ def _refuse_unreadable(folder: Path) -> None:
 
 
 def _refuse_another_run(folder: Path, *, resume: bool) -> None:
-    """Raise `ZooError` if the folder holds files that a new run would overwrite. A run that ended
-    before its first checkpoint can be started again."""
+    """Raise `ZooError` if the folder is a file, or holds files that a new run would overwrite. A
+    run that ended before its first checkpoint can be started again."""
+    elsewhere = "`-o` names another folder"
+    if folder.exists() and not folder.is_dir():
+        raise ZooError(Problem(f"{quoted(folder)} is there already, and a file", help=elsewhere))
+    has_checkpoints = bool(checkpoints(folder / CHECKPOINTS))
     holds_model = weights_path(folder).exists()
     if resume:
-        if holds_model:
-            raise ZooError(
-                Problem(
-                    f"{quoted(folder)} holds a model, and no checkpoint to go on from",
-                    help="a recipe with the folder as its `model`, and another `-o`, trains it "
-                    "further",
-                )
-            )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        begun = (folder / RECIPE).is_file() and not holds_model
-        may_go_on = folder.is_dir() and (begun or checkpoints(folder / CHECKPOINTS))
-        resuming = "`--resume` goes on with the run in it; " if may_go_on else ""
-        what = "not empty" if folder.is_dir() else "a file"
-        raise ZooError(
-            Problem(
-                f"{quoted(folder)} is there already, and {what}",
-                help=f"{resuming}`-o` names another folder",
-            )
-        )
-
-
-def _refuse_unwritable(folder: Path) -> None:
-    """Raise `ZooError` if no file can be written in the folder. The attempt leaves no file."""
-    with suppress(_OnlyTriedError), new_file(folder / RECIPE):
-        raise _OnlyTriedError
-
-
-class _OnlyTriedError(Exception):
-    """The file could be written."""
+        if holds_model and not has_checkpoints:
+            message = f"{quoted(folder)} holds a model, and no checkpoint to go on from"
+            hint = "a recipe with the folder as its `model`, and another `-o`, trains it further"
+            raise ZooError(Problem(message, help=hint))
+    elif folder.exists() and any(folder.iterdir()):
+        begun = any((folder / name).is_file() for name in (RECIPE, LOCK)) and not holds_model
+        resuming = "`--resume` goes on with the run in it; " if begun or has_checkpoints else ""
+        message = f"{quoted(folder)} is there already, and not empty"
+        raise ZooError(Problem(message, help=f"{resuming}{elsewhere}"))
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
