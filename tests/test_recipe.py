@@ -96,6 +96,12 @@ MISTAKES = {
         "targt",
         "the key `target` is missing",
     ),
+    "no room for the fall": (
+        '"inverse_sqrt"',
+        '"warmup_stable_decay"\ndecay = 9',
+        "9\nwarmup",
+        "`decay` = 9 is more than the 8 steps after the warm-up",
+    ),
     "twice": ("valid = 4", 'train = "b.tsv"', 'train = "b', "`data.train` is written twice"),
 }
 
@@ -374,7 +380,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_long_work(
     assert "the data yields" in refused("train", "recipe.toml", "-o", "out/run", *resume)
     (project / "out").write_text("a file")
     told = refused("train", "recipe.toml", "-o", "out/run", *resume)
-    assert "cannot write `out/run/recipe.toml`: a file has the name of `out`" in told
+    assert "cannot write `out/run`: a file has the name of `out`" in told
 
 
 def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:

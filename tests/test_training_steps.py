@@ -31,8 +31,10 @@ from zoo.training.tables import (
     Cosine,
     InverseSqrt,
     Linear,
+    Muon,
     Schedule,
     Sgd,
+    WarmupStableDecay,
 )
 from zoo.training.tokens import Tokens, read_tokens
 
@@ -177,6 +179,14 @@ ENDS: dict[str, tuple[Schedule, dict[int, float]]] = {
     "linear to": (Linear(warmup=10, final=0.2), {10: 1.0, 60: 0.6, 110: 0.2}),
     "cosine": (Cosine(warmup=10), {5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0, 35: 0.5 + math.sqrt(1 / 8)}),
     "cosine to": (Cosine(final=0.5), {110: 0.5, 55: 0.75}),
+    "warmup, stable, decay": (
+        WarmupStableDecay(warmup=10, decay=40),
+        {5: 0.5, 10: 1.0, 11: 1.0, 70: 1.0, 71: 0.975, 90: 0.5, 110: 0.0},
+    ),
+    "by a root": (
+        WarmupStableDecay(decay=100, shape="sqrt", final=0.2),
+        {1: 1.0, 10: 1.0, 11: 0.92, 35: 0.6, 110: 0.2},
+    ),
 }
 
 
@@ -210,6 +220,66 @@ def test_what_a_table_says_is_what_the_optimizer_does(
             model.weight.grad = factor * torch.ones_like(model.weight)
             updates.step()
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-12)
+
+
+def test_muon_steps_are_nearly_orthogonal_and_of_the_size_of_adamws() -> None:
+    """Jordan et al. 2024, with the scale of Liu et al. 2025, section 2.2: matrices of the layers.
+    All others are those of a twin that AdamW trains with the same gradients."""
+    model, twin = zoo.build(MODEL), zoo.build(MODEL)
+    table = {"lr": 0.1, "weight_decay": 0.5}
+    pairs = [
+        (model, make_optimizer(Muon(momentum=0.8, **table), model)),
+        (twin, make_optimizer(AdamW(**table), twin)),
+    ]
+    of_layers = {name for name in model.state_dict() if re.search(r"(_proj)\.weight$", name)}
+    assert len(of_layers) == 3 * 4 + 2 * 2  # of three attentions and two networks
+    means = {name: torch.zeros((), dtype=torch.float64) for name in of_layers}
+    start = {name: model.get_parameter(name).detach().double() for name in of_layers}
+    expected = dict(start)
+    for step in range(3):
+        for trained, optimizer in pairs:
+            random = torch.Generator().manual_seed(step)
+            for parameter in trained.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=random)
+            optimizer.step()
+        for name in of_layers:
+            grad = model.get_parameter(name).grad.double()
+            means[name] = 0.8 * means[name] + 0.2 * grad
+            ahead = 0.8 * means[name] + 0.2 * grad
+            size = 0.2 * max(grad.shape) ** 0.5
+            expected[name] = 0.95 * expected[name] - 0.1 * size * nearly_orthogonal(ahead)
+    for name, parameter in model.named_parameters():
+        if name in of_layers:
+            off = (parameter - expected[name]).norm() / (expected[name] - start[name]).norm()
+            assert off < 0.03, name  # torch's iteration is in bfloat16
+        else:
+            torch.testing.assert_close(parameter, twin.get_parameter(name), rtol=0, atol=0)
+
+
+def nearly_orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """What five steps of the iteration of Jordan et al. make of a matrix, by its singular values,
+    each of which goes through the polynomial by itself."""
+    u, s, vh = torch.linalg.svd(matrix / matrix.norm(), full_matrices=False)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return u * s @ vh
+
+
+def test_muon_leaves_tables_and_experts_to_adamw() -> None:
+    layers = 'ffn = { kind = "moe", n_experts = 3, top_k = 2 }\nposition = "t5_buckets"'
+    model = zoo.build(f"{MODEL.replace(', tied = true', '')}\n{layers}")
+    assert model.head.out.weight.dim() == 2  # nor is it of a layer
+    optimizer = make_optimizer(Muon(lr=0.1), model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [{names[p] for p in group["params"]} for group in optimizer.param_groups]
+    maps = {name for name in names.values() if re.search(r"(_proj|router)\.weight$", name)}
+    experts = {name for name in maps if ".experts." in name}
+    assert len(experts) == 6
+    assert groups[0] == maps - experts
+    assert set.union(*groups) == set(names.values())
+    assert sum(map(len, groups)) == len(names)
+    set_learning_rate(optimizer, 0.3)
+    assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {0.3}
 
 
 def test_biases_and_norms_do_not_decay() -> None:

@@ -50,7 +50,9 @@ def _locked(folder: Path) -> Generator[None]:
             hint = "wait until it has ended, or end it; `-o` names another folder"
             raise ZooError(Problem(f"another run trains in {quoted(folder)}", help=hint)) from None
         except OSError as error:
-            raise ZooError(f"cannot write {quoted(folder)}: {error.strerror}") from None
+            file = next((one for one in folder.parents if one.is_file()), None)
+            why = error.strerror if file is None else f"a file has the name of {quoted(file)}"
+            raise ZooError(f"cannot write {quoted(folder)}: {why}") from None
         undone.callback(lock.unlink, missing_ok=True)  # the first of all, while it is held
         yield
 

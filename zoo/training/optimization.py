@@ -3,16 +3,63 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
 from torch import nn, optim
 
-from zoo.training.tables import Adam, AdamW, Constant, Cosine, InverseSqrt, Linear, Schedule, Sgd
+from zoo.layout import Role
+from zoo.training.tables import (
+    Adam,
+    AdamW,
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    Muon,
+    Schedule,
+    Sgd,
+    WarmupStableDecay,
+)
+from zoo.transformer import Transformer
+
+MAPS: tuple[Role, ...] = ("weight", "residual")
+"""The roles of the matrices of maps, other than tables."""
+
+
+class Together(optim.Optimizer):
+    """Several optimisers, each of parameters of its own, as one.
+
+    Args:
+        parts: the optimisers. They share the groups and the state with this one, and are not used
+            otherwise.
+    """
+
+    def __init__(self, parts: Sequence[optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over groups and state, which are others after loading."""
+        super().__setstate__(state)
+        self._share()
+
+    def _share(self) -> None:
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all parameters by their gradients."""
+        for part in self.parts:
+            part.step()
 
 
 @singledispatch
-def make_optimizer(table: Any, model: nn.Module) -> optim.Optimizer:
+def make_optimizer(table: Any, model: Transformer) -> optim.Optimizer:
     """Make the optimiser of the parameters that a model learns, from a recipe's table."""
     raise TypeError(f"{type(table).__name__} is not a table of an optimiser")
 
@@ -30,7 +77,38 @@ def _(table: Adam, model: nn.Module) -> optim.Optimizer:
 
 @make_optimizer.register
 def _(table: AdamW, model: nn.Module) -> optim.Optimizer:
-    parameters = _learned(model)
+    return _adamw(table, _learned(model))
+
+
+@make_optimizer.register
+def _(table: Muon, model: Transformer) -> optim.Optimizer:
+    of_layers = _matrices_of_layers(model)
+    matrices = [p for p in _learned(model) if p in of_layers]
+    others = [p for p in _learned(model) if p not in of_layers]
+    parts: list[optim.Optimizer] = []
+    if matrices:
+        parts.append(
+            optim.Muon(
+                matrices,
+                lr=table.lr,
+                momentum=table.momentum,
+                weight_decay=table.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    if others:
+        parts.append(_adamw(table, others))
+    return Together(parts)
+
+
+@make_optimizer.register
+def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
+    return optim.SGD(
+        _learned(model), lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
+    )
+
+
+def _adamw(table: AdamW, parameters: Iterable[nn.Parameter]) -> optim.AdamW:
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": table.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
@@ -39,11 +117,14 @@ def _(table: AdamW, model: nn.Module) -> optim.Optimizer:
     return optim.AdamW(groups, lr=table.lr, betas=table.betas, eps=table.eps)
 
 
-@make_optimizer.register
-def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
-    return optim.SGD(
-        _learned(model), lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
-    )
+def _matrices_of_layers(model: Transformer) -> set[nn.Parameter]:
+    """The matrices of linear maps in the layers of all stacks, by the spec."""
+    maps = {
+        tensor.name
+        for tensor in model.spec.layout.placed()
+        if tensor.layer is not None and tensor.role in MAPS and len(tensor.shape) == 2
+    }
+    return {parameter for name, parameter in model.named_parameters() if name in maps}
 
 
 def _learned(model: nn.Module) -> list[nn.Parameter]:
@@ -91,6 +172,13 @@ def _(schedule: Linear, step: int, steps: int) -> float:
 def _(schedule: Cosine, step: int, steps: int) -> float:
     gone = (step - schedule.warmup) / (steps - schedule.warmup)
     return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * gone)) / 2
+
+
+@_after_warmup.register
+def _(schedule: WarmupStableDecay, step: int, steps: int) -> float:
+    gone = max(0.0, 1 - (steps - step) / schedule.decay)
+    fall = math.sqrt(gone) if schedule.shape == "sqrt" else gone
+    return schedule.final + (1 - schedule.final) * (1 - fall)
 
 
 def set_learning_rate(optimizer: optim.Optimizer, value: float) -> None:

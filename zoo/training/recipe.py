@@ -33,6 +33,7 @@ from zoo.training.tables import (
     Table,
     Tokenizer,
     Training,
+    WarmupStableDecay,
 )
 from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import counted, did_you_mean, quoted
@@ -137,6 +138,14 @@ def recipe_of(document: Document) -> Recipe:
         message = '`keep = "best"` compares losses on held-out data, and nothing is held out'
         place = document.place(("training", "keep"), value=True)
         reader.findings.add(Problem(message, place, "state `valid` in `[data]`"))
+    schedule = tables["schedule"]
+    if isinstance(schedule, WarmupStableDecay) and training is not None:
+        left = training.steps - schedule.warmup
+        if schedule.decay > left:
+            message = f"`decay` = {schedule.decay:,} is more than the {max(left, 0):,} steps"
+            place = document.place(("schedule", "decay"), value=True)
+            help = "lower `decay` or `warmup`, or state more `steps` in `[training]`"
+            reader.findings.add(Problem(f"{message} after the warm-up", place, help))
     if reader.findings:
         raise reader.findings.error()
     return Recipe(head=head, document=document, **tables)

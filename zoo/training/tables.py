@@ -320,6 +320,16 @@ class AdamW(Adam):
     """The weights times this factor and the learning rate are subtracted from them in each step."""
 
 
+class Muon(AdamW):
+    """Muon (Jordan et al. 2024) for the matrices of the layers: the mean of their gradients is made
+    nearly orthogonal, and scaled to the size of AdamW's steps (Liu et al. 2025, arXiv:2502.16982),
+    so that one `lr` and one `weight_decay` suit all. Everything else is AdamW's: tables of tokens
+    and positions, heads, biases, norms, convolutions, and experts."""
+
+    momentum: Probability = 0.95
+    """The decay rate of the running mean of a matrix' gradient, which is Nesterov's."""
+
+
 class Sgd(Table):
     """Stochastic gradient descent with momentum."""
 
@@ -331,8 +341,13 @@ class Sgd(Table):
     """The weights times this factor are added to their gradients (L2 regularisation)."""
 
 
-Optimizer = AdamW | Adam | Sgd
-OPTIMIZERS: Mapping[str, type[Table]] = {"adamw": AdamW, "adam": Adam, "sgd": Sgd}
+Optimizer = AdamW | Muon | Adam | Sgd
+OPTIMIZERS: Mapping[str, type[Table]] = {
+    "adamw": AdamW,
+    "muon": Muon,
+    "adam": Adam,
+    "sgd": Sgd,
+}
 
 
 class Warmup(Table):
@@ -369,12 +384,26 @@ class Cosine(Warmup):
     """The learning rate at the last step, as a fraction of the peak."""
 
 
-Schedule = Constant | InverseSqrt | Linear | Cosine
+class WarmupStableDecay(Warmup):
+    """The learning rate stays at its peak, and falls to `final` in the last `decay` steps (Hu et
+    al. 2024, arXiv:2404.06395). Before these, no step depends on the total number of steps."""
+
+    decay: Size
+    """The number of steps over which the learning rate falls."""
+    shape: Literal["linear", "sqrt"] = "linear"
+    """How it falls: by the share of these steps that is done, or by the root of that share, which
+    is faster at first (Hägele et al. 2024, arXiv:2405.18392)."""
+    final: Share = 0.0
+    """The learning rate at the last step, as a fraction of the peak."""
+
+
+Schedule = Constant | InverseSqrt | Linear | Cosine | WarmupStableDecay
 SCHEDULES: Mapping[str, type[Table]] = {
     "constant": Constant,
     "inverse_sqrt": InverseSqrt,
     "linear": Linear,
     "cosine": Cosine,
+    "warmup_stable_decay": WarmupStableDecay,
 }
 
 

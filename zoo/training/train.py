@@ -102,7 +102,8 @@ def _trained(
             if begins:
                 made = _make_tokens(recipe, start, splits)
     model = make_model(start, recipe, accelerator, registry)
-    optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, model))
+    whole = accelerator.unwrap_model(model)
+    optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
     learner = Learner(start.spec, model, optimizer, accelerator, start.frozen)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
