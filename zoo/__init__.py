@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from zoo.families.importing import import_folder
     from zoo.generation import (
         Beam,
+        Draft,
         Generated,
         Greedy,
+        Lookup,
         Sampling,
         arrange_weights,
         generate,
@@ -57,10 +59,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionMaps",
     "Beam",
+    "Draft",
     "Generated",
     "Greedy",
     "ImageModel",
     "InputError",
+    "Lookup",
     "ModelSpec",
     "PluginError",
     "Registry",
@@ -121,6 +125,8 @@ _HOMES = {
     "Greedy": "generation",
     "Sampling": "generation",
     "Beam": "generation",
+    "Draft": "generation",
+    "Lookup": "generation",
     "Generated": "generation",
     "ImageModel": "running.image_model",
     "TextModel": "running.text_model",

@@ -5,13 +5,14 @@ creates it and passes it through `decode` and `LayerContext`. It holds all state
 An attention keeps something of each token in it, such as keys and values, or a state of fixed size,
 or both.
 
-A cache only grows: no token is taken back, since a state that has taken it in cannot let go of it.
-Who needs an earlier point of a generation makes another cache.
+A cache can be made so that its last tokens can be taken back, as drafts of tokens are. Of keys and
+values it then keeps as many more. A state that has taken a token in cannot let go of it, so of
+states it keeps those before the last tokens too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
@@ -28,11 +29,12 @@ class Cache:
 
     Args:
         capacity: the largest number of tokens; memory for them is allocated at once.
+        back: how many of the last tokens `take_back` can take back.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
+    def __init__(self, capacity: int, *, back: int = 0) -> None:
+        self.capacity, self.back = capacity, back
+        self.length = self._least = 0
         self._layers: dict[int, LayerCache] = {}
         self._parts: dict[str, Cache] = {}
         self._seen: torch.Tensor | None = None
@@ -68,6 +70,7 @@ class Cache:
                 "of several stacks, each is given its own, `cache.part(name)`"
             )
         start, self.length = self.length, self.length + n_tokens
+        self._least = max(self._least, self.length - self.back)
         self._device = device
         self._note_seen(start, seen)
         if self._positions is None and counted is None:
@@ -117,8 +120,47 @@ class Cache:
         """The cache of the stack of this name, in a model that decodes with several stacks: each
         registers the tokens with its own."""
         if name not in self._parts:
-            self._parts[name] = Cache(self.capacity)
+            self._parts[name] = Cache(self.capacity, back=self.back)
         return self._parts[name]
+
+    def take_back(self, n_tokens: int) -> int:
+        """Forget the last tokens of every row, as if they had never come.
+
+        A state is kept after each call of the model, and not after each token. So in a model with
+        states, all tokens of a call are taken back with one of them.
+
+        Args:
+            n_tokens: how many at least.
+
+        Returns:
+            How many were taken back. Those beyond `n_tokens` are to be given to the model again.
+
+        Raises:
+            ValueError: `back` is too small for that.
+        """
+        length = self.length - n_tokens
+        if n_tokens and (with_state := {at for kept in self._kept() for at in kept.state_lengths}):
+            length = max((at for at in with_state if at <= length), default=-1)
+        if length < self._least:
+            raise ValueError(f"{n_tokens} tokens cannot be taken back, with `back` {self.back}")
+        taken = self.length - length
+        self._shorten(length)
+        return taken
+
+    def _shorten(self, length: int) -> None:
+        for part in self._parts.values():
+            part._shorten(length)
+        for layer in self._layers.values():
+            for kept in layer.by_sublayer.values():
+                kept.shorten(self.length - length, length)
+        self.length = length
+
+    def _kept(self) -> Iterator[AttentionCache]:
+        """What is kept by the attentions of all layers and parts."""
+        for part in self._parts.values():
+            yield from part._kept()
+        for layer in self._layers.values():
+            yield from layer.by_sublayer.values()
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
         """Keep these rows, (new rows,), in this order; a row may be repeated. Of the cached tensors
@@ -136,9 +178,7 @@ class Cache:
     @property
     def n_bytes(self) -> int:
         """The size of all cached tensors in bytes."""
-        parts, layers = self._parts.values(), self._layers.values()
-        own = sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
-        return own + sum(part.n_bytes for part in parts)
+        return sum(kept.n_bytes for kept in self._kept())
 
 
 class LayerCache:
@@ -162,14 +202,19 @@ class AttentionCache:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._buffers: list[torch.Tensor] = []
-        self._start = self._end = 0
+        self._end = 0
         self._of_memory: Tensors | None = None
-        self._state: Tensors | None = None
+        self._states: dict[int, Tensors] = {}
 
     @property
     def state(self) -> Tensors | None:
         """What `keep_state` stored after the last tokens; None before the first ones."""
-        return self._state
+        return self._states[max(self._states)] if self._states else None
+
+    @property
+    def state_lengths(self) -> Collection[int]:
+        """The numbers of tokens after which there is a state."""
+        return self._states.keys()
 
     def keep_state(self, *state: torch.Tensor) -> None:
         """Store what all tokens so far, the new ones included, leave for the next ones, in place of
@@ -180,10 +225,14 @@ class AttentionCache:
                 floating-point numbers are kept in float32 at least: every token adds to a state,
                 and in bfloat16 a sum of some hundred no longer grows.
         """
-        self._state = tuple(
+        self._states[self.cache.length] = tuple(
             t.to(torch.promote_types(t.dtype, torch.float32)) if t.is_floating_point() else t
             for t in state
         )
+        enough = self.cache.length - self.cache.back
+        past = sorted(length for length in self._states if length <= enough)
+        for length in past[:-1]:
+            del self._states[length]
 
     def extend(self, *new: torch.Tensor, window: int | None = None) -> Tensors:
         """Store the tensors of the next tokens.
@@ -199,34 +248,40 @@ class AttentionCache:
         Raises:
             InputError: there is too little memory for the tokens that there will be.
         """
+        n_new, n_past = new[0].shape[-2], self._end
         if not self._buffers:
-            room = self.cache.capacity if window is None else min(self.cache.capacity, 2 * window)
+            room = self.cache.capacity
+            if window is not None:
+                room = min(room, 2 * window + self.cache.back)
             shapes = [(*t.shape[:-2], room, t.shape[-1]) for t in new]
             self._buffers = [_room(t, shape) for t, shape in zip(new, shapes, strict=True)]
-        n_new, n_before = new[0].shape[-2], self._end - self._start
-        if window is not None and self._end + n_new > self._buffers[0].shape[-2]:
-            return self._slide(new, n_before, window - 1)
+        if window is not None:
+            n_past = min(n_past, window - 1)
+            if self._end + n_new > self._buffers[0].shape[-2]:
+                return self._slide(new, n_past, window - 1 + self.cache.back)
         for buffer, tensor in zip(self._buffers, new, strict=True):
             buffer.narrow(-2, self._end, n_new).copy_(tensor)
         self._end += n_new
-        if window is not None:
-            self._start = max(self._start, self._end - n_new - (window - 1))
-        return new if self._end - self._start == n_new else self._kept()
+        return new if n_past == 0 else self._last(n_past + n_new)
 
-    def _slide(self, new: Tensors, n_before: int, n_past: int) -> Tensors:
-        """Move the last `n_past` tokens, new ones included, to the front of the buffers."""
-        n_before = min(n_before, n_past)
-        past = [t[..., t.shape[-2] - n_before :, :] for t in self._kept()]
-        everything = tuple(torch.cat(pair, -2) for pair in zip(past, new, strict=True))
-        n_kept = min(n_past, everything[0].shape[-2])
-        for buffer, tensor in zip(self._buffers, everything, strict=True):
+    def _slide(self, new: Tensors, n_past: int, n_kept: int) -> Tensors:
+        """Move the last `n_kept` tokens, new ones included, to the front of the buffers; return
+        the last `n_past` earlier ones and the new ones."""
+        every = [torch.cat(pair, -2) for pair in zip(self._last(self._end), new, strict=True)]
+        n_kept = min(n_kept, every[0].shape[-2])
+        for buffer, tensor in zip(self._buffers, every, strict=True):
             buffer[..., :n_kept, :] = tensor[..., tensor.shape[-2] - n_kept :, :]
-        self._start, self._end = 0, n_kept
-        return everything
+        self._end = n_kept
+        n = n_past + new[0].shape[-2]
+        return tuple(tensor[..., tensor.shape[-2] - n :, :] for tensor in every)
 
-    def _kept(self) -> Tensors:
-        n_kept = self._end - self._start
-        return tuple(buffer.narrow(-2, self._start, n_kept) for buffer in self._buffers)
+    def _last(self, n_tokens: int) -> Tensors:
+        return tuple(buffer.narrow(-2, self._end - n_tokens, n_tokens) for buffer in self._buffers)
+
+    def shorten(self, n_tokens: int, length: int) -> None:
+        """Forget the last `n_tokens`, which leaves `length` of the stack's."""
+        self._end = max(self._end - n_tokens, 0)
+        self._states = {at: state for at, state in self._states.items() if at <= length}
 
     def of_memory(self, make: Callable[[], Tensors]) -> Tensors:
         """Return the tensors of the attended memory, computed by `make` on the first call."""
@@ -243,8 +298,8 @@ class AttentionCache:
         """As `Cache.select`."""
         if self._of_memory is not None and memory_rows is not None:
             self._of_memory = tuple(t.index_select(0, memory_rows) for t in self._of_memory)
-        if self._state is not None:
-            self._state = tuple(t.index_select(0, rows) for t in self._state)
+        for length, state in self._states.items():
+            self._states[length] = tuple(t.index_select(0, rows) for t in state)
         for number, buffer in enumerate(self._buffers):
             kept = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
             # Elements after the end are not copied.
@@ -255,8 +310,8 @@ class AttentionCache:
     @property
     def n_bytes(self) -> int:
         """The size of all cached tensors in bytes."""
-        held = (*self._buffers, *(self._of_memory or ()), *(self._state or ()))
-        return sum(t.nbytes for t in held)
+        states = (tensor for state in self._states.values() for tensor in state)
+        return sum(t.nbytes for t in (*self._buffers, *(self._of_memory or ()), *states))
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -2,20 +2,24 @@
 
 One file for each step: `prompts` and `inputs` (check the arguments), `decoding` (the model and its
 cache: from tokens to the scores of the next token), `scores` (what is forbidden or forced),
-`search` (the loop of greedy search and sampling), `sampling` (from scores to probabilities), `beam`
-(beam search) and `ends` (when a sequence ends).
+`choosing` and `sampling` (from scores to the chosen token), `search` (the loop of greedy search and
+sampling), `drafts` and `speculative` (the same with guessed tokens), `beam` (beam search) and
+`ends` (when a sequence ends).
 """
 
 from zoo.generation.arrange import arrange_weights
 from zoo.generation.decoding import RecomputeWarning
+from zoo.generation.drafts import Draft, Lookup
 from zoo.generation.generate import generate, stream
 from zoo.generation.methods import Beam, Generated, Greedy, Sampling
 from zoo.generation.quantize import quantize_weights
 
 __all__ = [
     "Beam",
+    "Draft",
     "Generated",
     "Greedy",
+    "Lookup",
     "RecomputeWarning",
     "Sampling",
     "arrange_weights",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
+from zoo.devices import input_device
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
@@ -57,6 +58,11 @@ class Memory:
         self.states = states
         # A mask that hides nothing would only slow attention down.
         self.mask = None if mask is None or bool(mask.all()) else mask
+
+    def row(self, number: int) -> Memory:
+        """One row alone."""
+        mask = None if self.mask is None else self.mask[number : number + 1]
+        return Memory(self.states[number : number + 1], mask)
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep these rows."""
@@ -114,20 +120,27 @@ class Decoding:
         memory: what the decoder attends to. Each of its rows serves the same number of consecutive
             rows of tokens (the beams of one source).
         keep: whether to cache earlier tokens; otherwise each pass computes all of them again.
+        back: how many of the last tokens `take_back` can take back, with a cache.
     """
 
     def __init__(
-        self, model: Transformer, *, capacity: int, memory: Memory | None, keep: bool
+        self,
+        model: Transformer,
+        *,
+        capacity: int,
+        memory: Memory | None,
+        keep: bool,
+        back: int = 0,
     ) -> None:
         self.model = cast("Generating", model)
-        self.name = model.spec.name
+        self.name, self.device = model.spec.name, input_device(model)
         self.capacity, self.memory = capacity, memory
         self.how = describe(model)
         self.keep = keep
         if keep and self.how.not_incremental:
             self.keep = False
             self._warn(f"{', '.join(self.how.not_incremental)} cannot use a cache")
-        self.cache = Cache(capacity)
+        self.cache = Cache(capacity, back=back)
         self._told = False
         self._tokens: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
@@ -149,13 +162,33 @@ class Decoding:
         Returns:
             Scores of the next token, (rows, vocab).
         """
+        states, at = self._states(tokens, mask)
+        return self.model.head(states[at])
+
+    def scores_of_each(self, tokens: torch.Tensor, n: int) -> torch.Tensor:
+        """Append tokens to the only row, with a cache, and score what follows each of the last n.
+
+        Args:
+            tokens: the new tokens, (1, length).
+            n: how many of them.
+
+        Returns:
+            Scores of the tokens that follow them, (n, vocab).
+        """
+        states, _ = self._states(tokens, None)
+        return self.model.head(states[0, -n:])
+
+    def _states(
+        self, tokens: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[slice | torch.Tensor, int | torch.Tensor]]:
+        """Append tokens, and return the decoder's states and the place of each row's last one."""
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
         every, every_mask = self._append(tokens, mask)
         changed = self.keep and self._changed(before, every, every_mask)
         if changed or not self.keep:
             # There is no cache, or its contents are no longer valid.
-            self.cache = Cache(self.capacity)
+            self.cache = Cache(self.capacity, back=self.cache.back)
             tokens, mask = every, every_mask
         at: tuple[slice | torch.Tensor, int | torch.Tensor] = slice(None), -1
         if not self.keep and mask is not None:
@@ -166,7 +199,7 @@ class Decoding:
         states = self.model.decode(
             tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
         )
-        return self.model.head(states[at])
+        return states, at
 
     def _memory_for(self, n_rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if self.memory is None:
@@ -213,6 +246,13 @@ class Decoding:
         if self._tokens is not None:
             self._tokens = self._tokens[rows]
             self._mask = None if self._mask is None else self._mask[rows]
+
+    def take_back(self, n_tokens: int) -> int:
+        """Forget the last tokens, as `Cache.take_back` does. Returns how many were taken back."""
+        taken = self.cache.take_back(n_tokens)
+        if self._tokens is not None:
+            self._tokens = self._tokens[:, : self._tokens.shape[1] - taken]
+        return taken
 
     def check(self, log_probabilities: list[float]) -> None:
         """Raise WeightsError if one of the chosen tokens' log-probabilities is NaN."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -25,23 +25,24 @@ _lock = Lock()
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode; afterwards restore the mode of every module.
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Put models into evaluation mode; afterwards restore the mode of every module.
 
     The mode belongs to the model and not to a thread. So the last of several concurrent blocks
     restores it: if an earlier one did, it would switch on dropout in the others.
     """
     block = object()
     try:
-        _enter(model, block)
+        for model in models:
+            _enter(model, block)
         yield
     finally:
         # A KeyboardInterrupt may come anywhere. If one cut this short, the model would stay in
         # evaluation mode, and later training would be without dropout.
         try:
-            _leave(model, block)
+            _leave(models, block)
         except BaseException:
-            _leave(model, block)
+            _leave(models, block)
             raise
 
 
@@ -55,14 +56,15 @@ def _enter(model: nn.Module, block: object) -> None:
                 module.training = False
 
 
-def _leave(model: nn.Module, block: object) -> None:
+def _leave(models: Sequence[nn.Module], block: object) -> None:
     """End a block, which may not have been entered or have been left in part."""
     with _lock:
-        uses = _in_use.get(model)
-        if uses is None:
-            return
-        uses.blocks.discard(block)
-        if not uses.blocks:
-            for module in uses.trained:
-                module.training = True
-            del _in_use[model]
+        for model in models:
+            uses = _in_use.get(model)
+            if uses is None:
+                continue
+            uses.blocks.discard(block)
+            if not uses.blocks:
+                for module in uses.trained:
+                    module.training = True
+                del _in_use[model]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
 from zoo.errors import InputError
 from zoo.generation.beam import beam_search
+from zoo.generation.choosing import Choosing
+from zoo.generation.drafts import Draft, Drafting, Lookup
 from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
 from zoo.generation.prompts import Ids
-from zoo.generation.search import search
+from zoo.generation.search import Step, search
+from zoo.generation.speculative import speculative_search
 from zoo.transformer import Transformer
 
 GREEDY = Greedy()
@@ -32,6 +36,7 @@ def generate(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
+    draft: Draft | Lookup | None = None,
 ) -> list[Generated]:
     """Continue prompts with a decoder, or generate targets from sources with an encoder-decoder.
 
@@ -52,6 +57,8 @@ def generate(
             (batch, length, width).
         memory_mask: boolean mask of the memory, (batch, length), False at padding.
         cache: whether to use a key-value cache.
+        draft: what guesses tokens, of which the model checks several in one pass. The tokens stay
+            the same, and in sampling their distribution; sequences are generated one by one.
 
     Returns:
         A result for each prompt or source, in their order.
@@ -62,14 +69,24 @@ def generate(
     """
     check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
-    inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
+    read = partial(
+        Inputs.read,
+        ids=ids,
+        method=method,
+        ends=ends,
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
+    )
+    inputs = read(model)
+    drafting = _drafting(draft, method, cache, model, inputs, read)
     found: dict[int, Generated] = {}
-    with torch.inference_mode(), evaluating(model):
-        decoding = inputs.decoding(model, keep=cache)
-        sources = inputs.source_ids(method)
+    with torch.inference_mode(), evaluating(*_models(model, drafting)):
         if isinstance(method, Beam):
+            decoding, sources = inputs.decoding(model, keep=cache), inputs.source_ids(method)
             return beam_search(decoding, inputs.prompt, sources, method, inputs.ends)
-        for _, ended in search(decoding, inputs.prompt, sources, method, inputs.ends):
+        for _, ended in _search(model, inputs, method, cache, drafting):
             found.update(ended)
     return [found[number] for number in sorted(found)]
 
@@ -87,6 +104,7 @@ def stream(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
+    draft: Draft | Lookup | None = None,
 ) -> Iterator[list[int | None]]:
     """Generate as `generate` does, but yield one token of each sequence at a time.
 
@@ -102,8 +120,21 @@ def stream(
     """
     check_method(method, (Greedy, Sampling))
     ends = Ends.read(max_new_tokens, eos, stop)
-    inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
-    return _steps(model, inputs, method, cache)
+    read = partial(
+        Inputs.read,
+        ids=ids,
+        method=method,
+        ends=ends,
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
+    )
+    inputs = read(model)
+    drafting = _drafting(draft, method, cache, model, inputs, read)
+    if drafting is not None and len(inputs.prompt.values) > 1:
+        raise InputError("with a `draft`, a stream is of one sequence: they are generated in turn")
+    return _steps(model, inputs, method, cache, drafting)
 
 
 def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
@@ -113,16 +144,55 @@ def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
         raise InputError(f"`method` is one of {known}, not {method!r:.80}")
 
 
+def _drafting(
+    draft: object,
+    method: Method,
+    cache: bool,
+    model: Transformer,
+    inputs: Inputs,
+    read: Callable[[Transformer], Inputs],
+) -> Drafting | None:
+    """The checked draft, if there is one."""
+    if draft is None:
+        return None
+    if isinstance(method, Beam):
+        raise InputError("a `draft` is for greedy search and sampling, not for beam search")
+    if not cache:
+        raise InputError("guessed tokens are checked with a cache: leave `cache` True")
+    return Drafting.read(draft, model, inputs, read)
+
+
+def _search(
+    model: Transformer,
+    inputs: Inputs,
+    method: Greedy | Sampling,
+    cache: bool,
+    drafting: Drafting | None,
+) -> Iterator[Step]:
+    choosing = Choosing.begin(method, inputs.ends, inputs.prompt.values.device)
+    sources = inputs.source_ids(method)
+    if drafting is not None:
+        yield from speculative_search(model, inputs, sources, drafting, choosing)
+    else:
+        yield from search(inputs.decoding(model, keep=cache), inputs.prompt, sources, choosing)
+
+
+def _models(model: Transformer, drafting: Drafting | None) -> list[Transformer]:
+    return [model] if drafting is None else [model, *drafting.models]
+
+
 @torch.inference_mode()
 def _steps(
-    model: Transformer, inputs: Inputs, method: Greedy | Sampling, cache: bool
+    model: Transformer,
+    inputs: Inputs,
+    method: Greedy | Sampling,
+    cache: bool,
+    drafting: Drafting | None,
 ) -> Iterator[list[int | None]]:
     # Unlike a `with` statement, the decorator leaves inference mode between two steps.
-    with evaluating(model):
-        decoding = inputs.decoding(model, keep=cache)
-    steps = search(decoding, inputs.prompt, inputs.source_ids(method), method, inputs.ends)
+    steps = _search(model, inputs, method, cache, drafting)
     while True:
-        with evaluating(model):
+        with evaluating(*_models(model, drafting)):
             step = next(steps, None)
         if step is None:
             return

@@ -102,12 +102,19 @@ class Inputs:
         rows = self.prompt if self.source is None else self.source
         return rows.lists() if method.encoder_no_repeat_ngram_size else [[] for _ in rows.values]
 
-    def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
-        """Run the encoder, if there is one, and return the state in which decoding starts."""
+    def row(self, number: int) -> Inputs:
+        """The inputs of one sequence alone."""
+        source = None if self.source is None else self.source.row(number)
+        memory = None if self.memory is None else self.memory.row(number)
+        return Inputs(self.prompt.row(number), source, memory, self.ends)
+
+    def decoding(self, model: Transformer, *, keep: bool, back: int = 0) -> Decoding:
+        """Run the encoder, if there is one, and return the state in which decoding starts, of
+        which the last `back` tokens can be taken back."""
         memory = self.memory if self.source is None else encode(model, self.source)
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.ends.max_new_tokens - 1
-        return Decoding(model, capacity=capacity, memory=memory, keep=keep)
+        return Decoding(model, capacity=capacity, memory=memory, keep=keep, back=back)
 
 
 def _source(how: Generation, ids: Ids, mask: torch.Tensor | None, dtype: torch.dtype) -> Rows:

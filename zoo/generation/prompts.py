@@ -37,6 +37,13 @@ class Rows:
         mask = None if self.mask is None else self.mask.to(device)
         return Rows(self.values.to(device), mask)
 
+    def row(self, number: int) -> Rows:
+        """One row alone, without padding."""
+        values = self.values[number : number + 1]
+        if self.mask is not None:
+            values = values[:, self.mask[number]]
+        return Rows(values, None)
+
     def lists(self) -> list[list[int]]:
         """The ids of each row, without padding."""
         rows: list[list[int]] = self.values.tolist()

@@ -1,0 +1,101 @@
+"""How the next token of a sequence is chosen, in greedy search and in sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+
+from zoo.generation.ends import Ends
+from zoo.generation.methods import Greedy, Sampling
+from zoo.generation.sampling import draw, probabilities
+from zoo.generation.scores import constrain, penalize
+
+
+@dataclass(slots=True)
+class Row:
+    """A sequence that is being generated: its index in the batch, the ids of its source and of its
+    prompt, its new ids, and the sum of their log-probabilities."""
+
+    number: int
+    source: list[int]
+    seen: list[int]
+    ids: list[int] = field(default_factory=list[int])
+    score: float = 0.0
+
+    @property
+    def sequence(self) -> list[int]:
+        """All its ids so far."""
+        return self.seen + self.ids
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """Chooses tokens by a method.
+
+    Args:
+        method: the method.
+        ends: when a sequence ends.
+        random: what tokens are drawn by; None if none are.
+    """
+
+    method: Greedy | Sampling
+    ends: Ends
+    random: torch.Generator | None
+
+    @classmethod
+    def begin(cls, method: Greedy | Sampling, ends: Ends, device: torch.device) -> Self:
+        """The choices of one generation, drawn on this device by the method's seed."""
+        random = None
+        if isinstance(method, Sampling):
+            random = torch.Generator(device).manual_seed(method.seed)
+        return cls(method, ends, random)
+
+    def judged(self, scores: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """The scores to choose by: with the repetition penalty, and with what is forbidden or
+        forced.
+
+        Args:
+            scores: the model's, (rows, vocab).
+            rows: the sequences, with as many new ids each.
+
+        Returns:
+            Scores, (rows, vocab), in float32 or wider.
+        """
+        found = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if self.method.repetition_penalty != 1.0:
+            seen = _rectangle([row.sequence for row in rows], found.device)
+            found = penalize(found, seen, self.method.repetition_penalty)
+        n_new = len(rows[0].ids)
+        if self.method.constrains(n_new, self.ends.max_new_tokens):
+            sequences, sources = [row.sequence for row in rows], [row.source for row in rows]
+            found = constrain(found, sequences, sources, self.method, n_new, self.ends)
+        return found
+
+    def choose(self, judged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Choose a token of each row of judged scores, (rows, vocab).
+
+        Returns:
+            The tokens, (rows, 1), and the distributions that they were drawn from, (rows, vocab);
+            None for the likeliest tokens, which are not drawn.
+        """
+        if not isinstance(self.method, Sampling):
+            return judged.argmax(-1, keepdim=True), None
+        found = probabilities(judged, self.method)
+        # NaN cannot be drawn from; `Decoding.check` reports it later by the log-probability.
+        return draw(found.nan_to_num(1.0), self.random), found
+
+
+def log_probability(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The log-probability, (rows,), of chosen tokens, (rows, 1), under the model's scores, (rows,
+    vocab)."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return wide.log_softmax(-1).gather(1, chosen)[:, 0]
+
+
+def _rectangle(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:
+    """Rows of different lengths as one tensor, each padded with its own first id."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + row[:1] * (longest - len(row)) for row in rows], device=device)
