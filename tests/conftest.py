@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from trials import Refused, contents
 
@@ -21,6 +22,12 @@ settings.load_profile("zoo")
 if sys.version_info[:3] == (3, 13, 0):
     message = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."
     os.environ["PYTHONWARNINGS"] = f"ignore:{message}:RuntimeWarning"  # for the commands' processes
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Draw the same numbers in every run, whichever tests a worker ran before."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

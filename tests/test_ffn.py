@@ -335,10 +335,11 @@ def test_dropout_is_after_the_inner_norm(kind: str) -> None:
     module = ffn.build().double()
     with torch.no_grad():
         module.down_proj.weight.copy_(torch.eye(64))
-    x = torch.randn(3, 64, dtype=torch.float64)
+    x = torch.rand(3, 64, dtype=torch.float64) + 0.1  # nothing that an activation makes zero
     y, whole = module(x), module.eval()(x)
     kept = y != 0
-    assert 0.2 < kept.double().mean() < 0.8
+    # 192 draws of a half have a deviation of 0.036.
+    assert 0.3 < kept.double().mean() < 0.7
     torch.testing.assert_close(y[kept], 2 * whole[kept])
 
 

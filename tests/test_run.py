@@ -230,7 +230,7 @@ def test_each_batch_draws_numbers_of_its_own(
     """Repeating a text gives different samples, also if the lines of the standard input are read in
     several portions and computed in several batches."""
     monkeypatch.setattr("zoo.running.batches.BATCH", 4)
-    monkeypatch.setattr("zoo.cli.running.AT_ONCE", 8)
+    monkeypatch.setattr("zoo.cli.standard_input.AT_ONCE", 8)
     said = []
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 9\n" * 20)))
@@ -529,7 +529,7 @@ def test_lines_of_the_standard_input(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("zoo.cli.running.AT_ONCE", 2)
+    monkeypatch.setattr("zoo.cli.standard_input.AT_ONCE", 2)
     folder = with_words("pair")
     alone = [said(capsys, folder, line, "-n", "5") for line in LINES]
 

@@ -215,7 +215,7 @@ METHODS: list[tuple[dict[str, Any], dict[str, Any], Any, dict[str, Any]]] = [
         {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "min_p": 0.2, "top_k": 7},
     ),
     ({"do_sample": True, "num_beams": 1}, {"beams": 3}, zoo.Beam(size=3), {}),
-    ({"num_beams": 3}, {"beams": 1}, zoo.Beam(size=1), {}),
+    ({"num_beams": 3}, {"beams": 1}, zoo.Greedy(), {}),
     ({"num_beams": 3}, {"sample": True}, zoo.Sampling(), {}),
     (
         {"num_beams": 3, "early_stopping": "never"},

@@ -262,7 +262,7 @@ def test_what_does_not_fit() -> None:
     draft = zoo.Draft(model)
     cases: list[tuple[Transformer, dict[str, Any], str]] = [
         (model, {"draft": model}, "`draft` is a zoo.Draft"),
-        (model, {"draft": draft, "method": zoo.Beam()}, "not for beam search"),
+        (model, {"draft": draft, "method": zoo.Beam()}, "not for several beams"),
         (model, {"draft": draft, "cache": False}, "leave `cache` True"),
         (model, {"draft": zoo.Draft(pair)}, "draft: error: tiny has an encoder"),
         (pair, {"draft": draft, "start": 1}, "draft: error: `start` is for models with an encoder"),

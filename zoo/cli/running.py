@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from zoo.cli import standard_input
 from zoo.cli.options import dtype_choice, json_option, model_type, weights_option
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
-
-AT_ONCE = 256
-"""The number of lines that are read before their results are printed."""
 
 GENERATING_OPTIONS = {
     "chat",
@@ -43,6 +41,8 @@ GENERATING_OPTIONS = {
     "repetition_penalty",
     "eos",
     "start",
+    "draft",
+    "lookup",
 }
 
 
@@ -123,6 +123,15 @@ GENERATING_OPTIONS = {
     "  [default: that of the folder]",
 )
 @click.option(
+    "--draft",
+    type=model_type,
+    metavar="MODEL",
+    help="Let this smaller model, of the same tokenizer, guess tokens: the text stays the same.",
+)
+@click.option(
+    "--lookup", is_flag=True, help="Guess tokens from the text so far: for text that is copied."
+)
+@click.option(
     "--dtype", type=dtype_choice, help="Compute in this dtype.  [default: that of the weights]"
 )
 @weights_option
@@ -150,6 +159,8 @@ def run(
     repetition_penalty: float | None,
     eos: int | None,
     start: tuple[int, ...],
+    draft: str | None,
+    lookup: bool,
     dtype: str | None,
     weights: str | None,
     mask_id: int | None,
@@ -179,6 +190,8 @@ def run(
     if repetition_penalty is not None:
         changes["repetition_penalty"] = repetition_penalty
     _check_together(given, sample=sample, beams=beams)
+    if draft is not None and lookup:
+        raise click.UsageError("--draft and --lookup are two ways to guess tokens; take one")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
     if pairs and chat:
@@ -191,11 +204,12 @@ def run(
             f"{counted(len(inputs), 'text')}"
         )
 
-    from zoo.generation import quantize_weights
+    from zoo.generation import Lookup, quantize_weights
     from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
     from zoo.running.tasks import GENERATING
+    from zoo.running.text_model import TextModel
 
     instructions = [] if system is None else [_message("system", system)]
 
@@ -212,7 +226,8 @@ def run(
         gc.enable()  # the standard input may have any number of lines
         name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
         if sees:
-            _refuse(context, ("chat", "pairs", "mask_id"), f"{name} takes no texts")
+            no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
+            _refuse(context, no_texts, f"{name} takes no texts")
         elif not found.transformer.spec.model.images:
             _refuse(context, ("labels", "texts"), f"{name} takes no images")
         method = None
@@ -231,13 +246,20 @@ def run(
             "top": top,
             **({"labels": labels or None} if sees else {"mask_id": mask_id}),
         }
+        if isinstance(found, TextModel):
+            asked["draft"] = Lookup() if lookup else None
+            if draft is not None:
+                smaller = TextModel.load(draft, dtype=dtype, registry=context.obj())
+                asked["draft"] = found.draft(smaller)
+                if weights == "int8":
+                    quantize_weights(smaller.transformer)
         answer = partial(_answer, found, asked, as_json=as_json)
         answer_each = partial(_answer_each, found, as_json=as_json)
         if inputs == ("-",):
             if sees:
-                answer(_standard_bytes(), place=Place("standard input"))
+                answer(standard_input.content(), place=Place("standard input"))
             else:
-                answer(*prompts([_standard_input()]))
+                answer(*prompts([standard_input.text()]))
         elif len(asked_for := prompts(inputs)) == 1:
             answer(*asked_for)
         elif asked_for:
@@ -245,7 +267,7 @@ def run(
         elif chat and sys.stdin is not None and sys.stdin.isatty():
             _converse(answer, instructions)
         else:
-            for number, (places, lines) in enumerate(_lines()):
+            for number, (places, lines) in enumerate(standard_input.lines()):
                 # Messages about an image name its own path.
                 where = list(map(_image_place, lines, places)) if sees else places
                 found_in = chain.from_iterable(map(_sides, lines, places)) if pairs else lines
@@ -341,61 +363,18 @@ def _for_lines(asked: Mapping[str, Any], number: int) -> dict[str, Any]:
     from zoo.generation.methods import for_batch
 
     method = asked["method"]
-    return {**asked, "method": method and for_batch(method, number * AT_ONCE)}
+    return {**asked, "method": method and for_batch(method, number * standard_input.AT_ONCE)}
 
 
 def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None:
     """Answer typed lines, each as the next message of one chat."""
     click.echo("> ", nl=False, err=True)
-    for _, (line,) in _lines():
+    for _, (line,) in standard_input.lines():
         if line.strip():
             chat.append(_message("user", line))
             chat.append(_message("assistant", answer(chat)))
         click.echo("> ", nl=False, err=True)
     click.echo(err=True)
-
-
-_FIRST = "utf-8-sig"
-"""The encoding of the beginning of a text, which skips a byte order mark as written by Windows."""
-
-
-def _lines() -> Iterator[tuple[list[Place], list[str]]]:
-    """Yield the lines of the standard input with their places: one at a time if they are typed,
-    many at once otherwise.
-
-    Raises:
-        InputError: a line is not UTF-8.
-    """
-    if sys.stdin is None:  # closed
-        return
-    n_at_once = 1 if sys.stdin.isatty() else AT_ONCE
-    places: list[Place] = []
-    lines: list[str] = []
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        places.append(Place("standard input", number))
-        try:
-            lines.append(line.decode(_FIRST if number == 1 else "utf-8").rstrip("\r\n"))
-        except UnicodeDecodeError:
-            raise InputError(Problem("this line is not UTF-8", places[-1])) from None
-        if len(lines) == n_at_once:
-            yield places, lines
-            places, lines = [], []
-    if lines:
-        yield places, lines
-
-
-def _standard_input() -> str:
-    """Read the whole standard input, without the line end that `echo` adds. Raises InputError if it
-    is not UTF-8."""
-    try:
-        return _standard_bytes().decode(_FIRST).removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise InputError("the standard input is not UTF-8") from None
-
-
-def _standard_bytes() -> bytes:
-    """Read the whole standard input; there is nothing if it is closed."""
-    return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
 def _image_place(path: str, line: Place) -> Place:

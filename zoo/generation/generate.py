@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from zoo.errors import InputError
+from zoo.errors import InputError, Problem
 from zoo.generation.beam import beam_search
 from zoo.generation.choosing import Choosing
 from zoo.generation.drafts import Draft, Drafting, Lookup
@@ -156,7 +156,12 @@ def _drafting(
     if draft is None:
         return None
     if isinstance(method, Beam):
-        raise InputError("a `draft` is for greedy search and sampling, not for beam search")
+        raise InputError(
+            Problem(
+                "guessed tokens are for greedy search and sampling, not for several beams",
+                help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
+            )
+        )
     if not cache:
         raise InputError("guessed tokens are checked with a cache: leave `cache` True")
     return Drafting.read(draft, model, inputs, read)

@@ -31,6 +31,7 @@ class _Steps(NamedTuple):
         sizes: the numbers of new tokens.
         padded: whether there is padding on the left, which a mask hides.
         reordered: whether the rows are reordered and repeated after the first step.
+        taken_back: whether the tokens of a step are taken back, and come again.
     """
 
     when: str
@@ -38,6 +39,7 @@ class _Steps(NamedTuple):
     sizes: tuple[int, ...] = (3, 1, 2)
     padded: bool = False
     reordered: bool = False
+    taken_back: bool = False
 
 
 _STEPS = (
@@ -62,6 +64,11 @@ _STEPS = (
         "keep what earlier tokens leave by `cache.extend` or `cache.keep_state`, which reorder it",
         padded=True,
         reordered=True,
+    ),
+    _Steps(
+        "after tokens were taken back from the `cache`, as wrongly guessed ones are",
+        "leave the tensors of `cache.state` as they are: `cache.keep_state` takes new ones",
+        taken_back=True,
     ),
 )
 
@@ -96,8 +103,11 @@ class ContinuingDriver(AttendingDriver):
         whole, _ = self.call(
             inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
         )
-        cache = Cache(LENGTH)
-        for n_tokens in steps.sizes:
+        cache = Cache(LENGTH, back=LENGTH if steps.taken_back else 0)
+        again = [n for n in steps.sizes[1:] for _ in range(1 + steps.taken_back)]
+        for number, n_tokens in enumerate([steps.sizes[0], *again]):
+            if steps.taken_back and number and number % 2 == 0:
+                cache.take_back(n_tokens)
             now = slice(cache.length, cache.length + n_tokens)
             context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
             context = context._replace(cache=cache.layer(0))

@@ -110,7 +110,7 @@ class Settings(BaseModel):
         Args:
             changes: fields of the method that differ from the settings.
             sample: whether tokens are drawn, whatever the settings say.
-            beams: the number of beams, whatever the settings say.
+            beams: the number of beams, whatever the settings say; one is greedy search.
 
         Raises:
             InputError: a value of `changes` is out of range.
@@ -122,7 +122,7 @@ class Settings(BaseModel):
             top_k = TOP_K if self.do_sample and self.top_k is None else self.top_k
             own = {"top_k": top_k or None}
             return self._method(Sampling, (*_ALWAYS, *_DRAWING), changes, own)
-        if beams is None and (self.num_beams or 1) == 1:
+        if (self.num_beams or 1 if beams is None else beams) == 1:
             return self._method(Greedy, _ALWAYS, changes)
         if beams is not None:
             changes = {"size": beams, **changes}

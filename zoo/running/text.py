@@ -38,6 +38,12 @@ class Text(Protocol):
 
     def id_of(self, token: str) -> int | None: ...
 
+    def tokens(self) -> tuple[Tokens, Tokens] | None: ...
+
+
+Tokens = dict[int, str]
+"""The tokens of a tokenizer, by their ids."""
+
 
 class Word(NamedTuple):
     """A word of a text: the place of its first token in the ids of the text, and its place in the
@@ -105,6 +111,10 @@ class Numbers:
     def id_of(self, token: str) -> int | None:
         """None: without a tokenizer, no token is known by its text."""
         return None
+
+    def tokens(self) -> None:
+        """None: without a tokenizer, no token has a text."""
+        return
 
 
 class Tokenized:
@@ -192,6 +202,14 @@ class Tokenized:
         """The id of a token of the input, by its text; None if there is no such token."""
         found: int | None = self.source.token_to_id(token)
         return found
+
+    def tokens(self) -> tuple[Tokens, Tokens]:
+        """The tokens of the input, and those of the output."""
+        return _tokens_of(self.source), _tokens_of(self.target)
+
+
+def _tokens_of(tokenizer: Any) -> Tokens:
+    return {id_: token for token, id_ in tokenizer.get_vocab(with_added_tokens=True).items()}
 
 
 def mask_of(tokenizer: Any) -> int | None:

@@ -12,7 +12,7 @@ import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.generation import Beam, Greedy, Sampling, stream
+from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling, stream
 from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
@@ -28,6 +28,7 @@ from zoo.running.text import Input, Text, Word, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.running.chat import Prompt
@@ -111,6 +112,7 @@ class TextModel:
         mask_id: int | None = None,
         top: int | None = None,
         places: Sequence[Place] | None = None,
+        draft: Draft | Lookup | None = None,
     ) -> list[dict[str, Any]]:
         """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
 
@@ -130,6 +132,8 @@ class TextModel:
                 whose texts may be of several classes also all that are likelier than not, and of a
                 regression all values.
             places: where each text was written, for messages; by default `text 2` and so on.
+            draft: what guesses tokens, of which the model checks several in one pass: `draft(...)`
+                of a smaller model, or `zoo.Lookup()`. Texts are generated one by one.
 
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
@@ -147,6 +151,8 @@ class TextModel:
         texts = list(texts)
         if self.task in GENERATING:
             check_new_tokens(max_new_tokens)
+        elif draft is not None:
+            raise InputError(f"{self.transformer.spec.name} generates no tokens to be guessed")
         if mask_id is not None and self.task != "fill_mask":
             raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
         check_top(top, self.task, self.transformer.spec.name)
@@ -164,7 +170,7 @@ class TextModel:
             asked = generate_arguments(
                 self.transformer.spec, self.settings, max_new_tokens, method, eos, start
             )
-            found = self._generated([row.ids for row in rows], asked)
+            found = self._generated([row.ids for row in rows], {**asked, "draft": draft})
         else:
             found = self._read(rows, mask_id, top)
         return [
@@ -183,6 +189,7 @@ class TextModel:
         method: Greedy | Sampling | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
+        draft: Draft | Lookup | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
         The arguments are those of `run`. If the model's folder asks for beams, whose tokens are
@@ -205,11 +212,38 @@ class TextModel:
         )
         ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._row(text, max_new_tokens).ids]
+        asked["draft"] = draft
         if method is None and isinstance(asked["method"], Beam):
             return (found["text"] for found in self._generated(rows, asked))
         steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
         return pieces(self.text, cast("Iterator[int]", ids))
+
+    def draft(self, smaller: TextModel, *, n_tokens: int = 4) -> Draft:
+        """Take a smaller model as what guesses this one's tokens.
+
+        Args:
+            smaller: a model of the same task, with the same tokenizer.
+            n_tokens: how many tokens it guesses at a time.
+
+        Raises:
+            InputError: the tokenizers differ.
+        """
+        pairs = zip(self.text.tokens() or (), smaller.text.tokens() or (), strict=False)
+        name, other = self.transformer.spec.name, smaller.transformer.spec.name
+        if (self.text.tokens() is None) != (smaller.text.tokens() is None):
+            raise InputError(
+                f"{other} cannot guess the tokens of {name}: only one of them has a tokenizer"
+            )
+        for own, theirs in pairs:
+            # Families of models share a tokenizer, and the larger ones have some tokens more.
+            for id_ in sorted(own.keys() & theirs.keys()):
+                if own[id_] != theirs[id_]:
+                    raise InputError(
+                        f"{other} cannot guess the tokens of {name}: the id {id_} is "
+                        f"{quoted(theirs[id_])} in its tokenizer, not {quoted(own[id_])}"
+                    )
+        return Draft(smaller.transformer, n_tokens)
 
     def _is_blank(self, text: Prompt) -> bool:
         """Whether there is nothing to translate: a translator would invent a sentence."""
