@@ -103,7 +103,9 @@ def test_what_does_not_fit(models: Path, refused: Refused) -> None:
     assert "`--beams 1`" in several
     assert "generates no text" in told("vectors", "ich", "--lookup")
     assert "nowhere" in told("large", "ich", "--draft", "nowhere")
-    assert "draft: error: pair has an encoder" in told("large", "ich", "--draft", "pair")
+    assert "pair cannot guess the tokens of large: it has an enc" in told(
+        "large", "ich", "--draft", "pair"
+    )
     with pytest.raises(InputError, match="vectors generates no tokens"):
         zoo.TextModel.load("vectors").run(["ich"], draft=zoo.Lookup())
 

@@ -103,6 +103,7 @@ class Drafting:
         _check_takes_back(model, inputs)
         of_draft = None
         if isinstance(draft, Draft):
+            _check_same_kind(draft.model, model)
             try:
                 of_draft = read(draft.model)
             except InputError as error:
@@ -130,6 +131,19 @@ class Drafting:
             self.draft.model, keep=True, back=self.draft.n_tokens
         )
         return ModelDrafter(decoding, self.draft.n_tokens, vocab=self.vocab, choosing=choosing)
+
+
+def _check_same_kind(small: Transformer, model: Transformer) -> None:
+    """Raise InputError unless both models have an encoder, or neither has."""
+    if describe(small).has_source != describe(model).has_source:
+        has = "an" if describe(small).has_source else "no"
+        raise InputError(
+            Problem(
+                f"{small.spec.name} cannot guess the tokens of {model.spec.name}: it has {has} "
+                "encoder",
+                help="a draft is a smaller model of the same kind and with the same vocabulary",
+            )
+        )
 
 
 def _check_takes_back(model: Transformer, inputs: Inputs) -> None:
