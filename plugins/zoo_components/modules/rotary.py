@@ -52,11 +52,12 @@ class RotaryPositions(PositionScheme):
         a float64 model: in half precision, neighbouring positions would coincide."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         angles = self.angles(positions, exact)
-        sine = -angles.sin() if self.clockwise else angles.sin()
-        cosine, sine = (
-            (wave * self.magnitude).to(dtype)[..., None, :, :] for wave in (angles.cos(), sine)
+        cosine, sine = angles.cos(), -angles.sin() if self.clockwise else angles.sin()
+        of_itself, of_other = (
+            (self._elements(*factors) * self.magnitude).to(dtype)[..., None, :, :]
+            for factors in ((cosine, cosine), (-sine, sine))
         )
-        return lambda x: self._turn(x, cosine, sine)
+        return lambda x: self._turn(x, of_itself, of_other)
 
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
@@ -69,17 +70,29 @@ class RotaryPositions(PositionScheme):
         angles = positions.double()[:, None] * self.frequencies(positions, torch.float64)
         return torch.cat([angles.sin(), angles.cos()], 1)
 
-    def _turn(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        """Rotate x (..., heads, length, head_dim) by cosine and sine (..., 1, length, width /
-        2)."""
-        turned, rest = x[..., : self.width], x[..., self.width :]
+    def _elements(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Put what belongs to the first and to the second elements of all pairs, (..., width / 2),
+        where those elements are, (..., width)."""
         if self.interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
+            return torch.stack([first, second], -1).flatten(-2)
+        return torch.cat([first, second], -1)
+
+    def _turn(
+        self, x: torch.Tensor, of_itself: torch.Tensor, of_other: torch.Tensor
+    ) -> torch.Tensor:
+        """Rotate x (..., heads, length, head_dim): each element times its factor in `of_itself`,
+        plus the other one of its pair times its factor in `of_other`; both (..., 1, length,
+        width)."""
+        whole = x.shape[-1] == self.width
+        turned = x if whole else x[..., : self.width]
+        if self.interleaved:
+            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
-            a, b = turned.chunk(2, -1)
-        parts = a * cosine - b * sine, b * cosine + a * sine
-        joined = torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
-        return torch.cat([joined, rest], -1) if rest.shape[-1] else joined
+            first, second = turned.chunk(2, -1)
+            other = torch.cat([second, first], -1)
+        # Not `addcmul`, which rounds once: what is rounded, and when, is a part of a model.
+        turned = turned * of_itself + other * of_other
+        return turned if whole else torch.cat([turned, x[..., self.width :]], -1)
 
 
 class GridRotaryPositions(RotaryPositions):
