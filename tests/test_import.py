@@ -43,10 +43,11 @@ import zoo
 from zoo import export_folder, import_folder
 from zoo.errors import Place
 from zoo.families import tensor_writer
-from zoo.families.checkpoint import Reader, Stored, find_tensors
+from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
+from zoo.families.reader import Reader
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.json_files import read_json
@@ -653,10 +654,10 @@ def test_a_value_that_nothing_reads(source: Path) -> None:
 
 def test_a_quantised_checkpoint(source: Path) -> None:
     """With one error, whatever else its tensors are."""
-    change_config(source, quantization_config={"quant_method": "fp8"})
-    change_tensors(source, lambda tensors: tensors.update(scale_inv=torch.ones(1)))
+    change_config(source, quantization_config={"quant_method": "bitsandbytes"})
+    change_tensors(source, lambda tensors: tensors.update(quant_state=torch.ones(1)))
     told = refused(source, at="config.json:")
-    assert "the weights are quantized by `fp8`, and only floats are read" in told
+    assert "the weights are quantized by `bitsandbytes`, which is not read" in told
     assert told.count("error:") == 1
     assert "model.dequantize()" in told
 

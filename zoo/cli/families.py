@@ -47,9 +47,17 @@ def import_(
         report,
         lambda r: (
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
+            f"{_dequantized(r['quantization'], r['dtype'])}"
             f"{_others(r['dtype'], r['other_dtypes'])}{r['path']}\n{r['content_digest']}"
         ),
     )
+
+
+def _dequantized(quantization: str | None, dtype: str) -> str:
+    """Return a line for weights that were quantized."""
+    if quantization is None:
+        return ""
+    return f"quantized weights ({quantization}) as the floats that they stand for, in {dtype}\n"
 
 
 def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:

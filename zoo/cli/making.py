@@ -126,6 +126,7 @@ def import_and_save(
         "parameters": found.spec.n_parameters,
         "dtype": usual,
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
+        "quantization": found.origin.quantization,
         "path": str(folder),
         "content_digest": digest,
     }

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
-from threading import Lock
-from types import TracebackType
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
@@ -17,8 +13,11 @@ from zoo.json_files import read_json
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.header_json import read_entries
-from zoo.weights.open_file import OpenFile, cannot_read
+from zoo.weights.open_file import cannot_read
 from zoo.wording import did_you_mean, quoted
+
+_ITEM_BYTES = {**ITEM_BYTES, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
+"""The bytes per element of what is read, as it is or to make floats of it."""
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
@@ -119,8 +118,8 @@ def _entries(path: Path) -> dict[str, Stored]:
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):
         n_bytes = entry.end - entry.start
-        if entry.dtype in ITEM_BYTES:
-            n_bytes = prod(entry.shape) * ITEM_BYTES[entry.dtype]
+        if entry.dtype in _ITEM_BYTES:
+            n_bytes = prod(entry.shape) * _ITEM_BYTES[entry.dtype]
         found[name] = Stored(path, entry.dtype, entry.shape, 8 + length + entry.start, n_bytes)
         if entry.start != end or entry.end != end + n_bytes:
             raise ValueError(f"{quoted(name)} is not where its bytes can be")
@@ -128,46 +127,3 @@ def _entries(path: Path) -> dict[str, Stored]:
     if size != 8 + length + end:
         raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
     return found
-
-
-class Reader:
-    """Reads single tensors of a checkpoint, from any thread. Files are opened at first use."""
-
-    def __init__(self) -> None:
-        self._files: dict[Path, OpenFile] = {}
-        self._stack = ExitStack()
-        self._opening = Lock()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
-
-    def read(self, tensor: Stored, buffer: memoryview) -> None:
-        """Read a tensor into `buffer`, which has its size.
-
-        Raises:
-            WeightsError: the file cannot be read, or is shorter than it was.
-        """
-        self._file(tensor).read(buffer, tensor.start)
-
-    def steps(self, tensor: Stored) -> Iterator[memoryview]:
-        """Yield the bytes of a tensor in chunks, all in one buffer. Raises as `read`."""
-        return self._file(tensor).steps(tensor.start, tensor.n_bytes)
-
-    def check_unchanged(self) -> None:
-        """Raise `WeightsError` if a file was written to since it was first read."""
-        for file in self._files.values():
-            file.check_unchanged()
-
-    def _file(self, tensor: Stored) -> OpenFile:
-        with self._opening:
-            if tensor.path not in self._files:
-                self._files[tensor.path] = OpenFile.open(tensor.path, self._stack)
-            return self._files[tensor.path]

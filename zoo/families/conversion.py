@@ -15,9 +15,11 @@ from typing import NamedTuple
 import torch
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.checkpoint import Reader, Stored
+from zoo.families.checkpoint import Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
+from zoo.families.quantized import Quantized
+from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty
 from zoo.spec import ModelSpec
@@ -37,7 +39,7 @@ class Conversion(NamedTuple):
     """
 
     plan: Plan
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, Stored | Quantized]
     spec: ModelSpec
     family: Family
     where: Place

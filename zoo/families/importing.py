@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.extends import NAME_PATTERN
-from zoo.families.checkpoint import Reader, Stored, find_tensors
+from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
@@ -27,6 +28,8 @@ from zoo.families.origin import (
     write_companions,
 )
 from zoo.families.plan import Plan, active_rules, make_plan
+from zoo.families.quantized import KEY, Quantized, dequantized
+from zoo.families.reader import Reader
 from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
@@ -53,7 +56,7 @@ class Import:
     spec: ModelSpec
     family: Family
     plan: Plan
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, Stored | Quantized]
     origin: Origin
     companions: tuple[Companion, ...]
     where: Place
@@ -91,7 +94,6 @@ def plan_import(
     where = Place(str(source))
     _check_folder(source, where)
     file = read_json(source / CONFIG)
-    _check_not_quantized(file)
     name = source.resolve().name if name is None else name
     _check_name(name, where)
     families = Families(registry)
@@ -99,7 +101,8 @@ def plan_import(
     words = families.vocabulary.sentence
     sentence = (words and find_sentence_head(source, words)) or SentenceHead()
     family = with_rules(family, dense_rules(sentence.tensors))
-    stored = {**find_tensors(source), **sentence.tensors}
+    found, quantization = dequantized(find_tensors(source), file)
+    stored = {**found, **sentence.tensors}
     old_names = {_modern(key, family.legacy): key for key in stored}
     if len(old_names) < len(stored):
         message = "it holds a tensor under its old and its new name"
@@ -109,13 +112,14 @@ def plan_import(
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
-    if unread := scope.config.unread(families.vocabulary.inert | family.ignores):
+    if unread := scope.config.unread(families.vocabulary.inert | family.ignores | {KEY}):
         raise WeightsError(unread)
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     _check_json(companions, source)
     origin = Origin(
         family=family.name,
-        config=file.text,
+        config=file.text if quantization is None else _without_key(file, KEY),
+        quantization=quantization,
         tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
         renamed={key: old for key, old in old_names.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},
@@ -183,7 +187,7 @@ def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], Non
         provenance={
             "zoo": zoo.__version__,
             "plugins": plugin_versions(found.spec),
-            "origin": found.origin.model_dump(mode="json"),
+            "origin": found.origin.model_dump(mode="json", exclude_none=True),
         },
         ties=dict(found.spec.ties),
         records=records,
@@ -223,20 +227,10 @@ def _check_folder(source: Path, where: Place) -> None:
         raise WeightsError(Problem(message, where, hint))
 
 
-def _check_not_quantized(file: JsonFile) -> None:
-    """Raise `WeightsError` if the weights are not floats, which only the configuration tells in one
-    place: by the tensors, there are those of no model."""
-    stated = file.data.get("quantization_config")
-    if stated is None:
-        return
-    method = stated.get("quant_method") if isinstance(stated, dict) else None
-    how = f" by `{method}`" if isinstance(method, str) else ""
-    hint = (
-        "take a checkpoint of floats; or make one where `transformers` can read this one: "
-        "`model.dequantize()`, then `model.save_pretrained(...)`"
-    )
-    message = f"the weights are quantized{how}, and only floats are read"
-    raise WeightsError(Problem(message, file.place("quantization_config"), hint))
+def _without_key(file: JsonFile, key: str) -> str:
+    """The text of a JSON file without a key of its object."""
+    left = {name: value for name, value in file.data.items() if name != key}
+    return json.dumps(left, indent=2, ensure_ascii=False) + "\n"
 
 
 def _check_name(name: str, where: Place) -> None:

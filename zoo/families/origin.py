@@ -31,7 +31,10 @@ class Origin(BaseModel):
     family: str
     """The family that read it."""
     config: str
-    """The text of its config.json: as JSON inside the header, 1.0 would become 1."""
+    """The text of its config.json: as JSON inside the header, 1.0 would become 1. If its weights
+    were quantized, without what says so."""
+    quantization: str | None = None
+    """How its weights were quantized, of which the model has the floats that they stood for."""
     tensors: tuple[TensorName, ...]
     """The names of its tensors, in the current spelling."""
     renamed: Mapping[str, TensorName] = {}
