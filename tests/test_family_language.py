@@ -216,6 +216,13 @@ def test_a_placeholder_that_stands_twice_is_the_same_both_times() -> None:
     assert twice.match("3.4") is None
 
 
+def test_the_rest_of_a_name_is_anything_but_nothing() -> None:
+    open_ended = Pattern("mtp.{rest}", {})
+    assert open_ended.match("mtp.layers.0.norm.weight") == {"rest": "layers.0.norm.weight"}
+    assert open_ended.match("mtp.") is None
+    assert open_ended.match("model.mtp.norm") is None
+
+
 @pytest.mark.parametrize("text", ["{p:a=x|b=x}", "{p:a|b}.{p:c}", "h.{1}", "h.{1:a|b}"])
 def test_words_that_cannot_be_inverted(text: str) -> None:
     with pytest.raises(PatternError):

@@ -132,12 +132,19 @@ def test_two_rules_of_one_name(toy: Path) -> None:
     assert f"{toy}:{line}:1: error: two rules speak of the tensor `model.norm." in message
 
 
+def test_a_rule_that_drops_the_rest_of_names_comes_first(toy: Path) -> None:
+    """Then the model's norm is missing, whose rule gets no tensor."""
+    change(toy, "head = { hf", 'more = { hf = "{@}norm.{rest}", drop = true }\nhead = { hf')
+    assert "the checkpoint has no tensor that becomes `decoder.norm.weight`" in told(toy)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("{@}norm.{w}", "{@}norm.weight", "`w` is not in the name in the checkpoint"),
         ("{p:up|down}", "{p:up|down=up}", "two words of `p` mean the same"),
         ("{@}norm.{w}", "{@}norm.{a}.{b}.{w}", "only one number can be stacked, not a, b"),
+        ("{@}norm.{w}", "{@}norm.{rest}", "`{rest}` is no name that can be made again"),
     ],
 )
 def test_rule_that_cannot_be_undone(toy: Path, old: str, new: str, message: str) -> None:

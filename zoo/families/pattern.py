@@ -4,6 +4,7 @@
 - `{w}` is `weight` or `bias`.
 - `{p:q|k}` is one of these words; `{p:query=q|key=k}` is `query` in a checkpoint and `q` in the
   zoo.
+- `{rest}` is the rest of the name, whatever it is; only in rules that drop tensors.
 - `{@}` is the prefix with which the checkpoint was saved.
 
 The words of a placeholder are declared once in a rule, in the first pattern that has it.
@@ -18,6 +19,7 @@ from functools import cached_property
 
 PLACEHOLDER = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 PREFIX = "{@}"
+REST = "rest"
 
 Words = Mapping[str, Mapping[str, str]]
 """For each placeholder for words, the checkpoint's words with the zoo's."""
@@ -47,7 +49,8 @@ class Pattern:
         for match in PLACEHOLDER.finditer(self.text):
             parts += re.escape(self.text[end : match.start()])
             name = match[1]
-            known = "|".join(re.escape(word) for word in self._written(name)) or r"\d+"
+            anything = ".+" if name == REST else r"\d+"
+            known = "|".join(re.escape(word) for word in self._written(name)) or anything
             parts += f"(?P={name})" if name in seen else f"(?P<{name}>{known})"
             seen.add(name)
             end = match.end()

@@ -14,6 +14,7 @@ from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.families.family import Family, Rule
 from zoo.families.pattern import (
     PREFIX,
+    REST,
     Bindings,
     Pattern,
     PatternError,
@@ -76,6 +77,11 @@ class ActiveRule:
     def spelled(self) -> frozenset[str]:
         """The placeholders whose words are alternative spellings."""
         return frozenset(name for name in self._own() if name in self.hf.words)
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether it drops tensors of any name that begins so; of these no other rule speaks."""
+        return REST in self.hf.placeholders
 
     def _own(self) -> list[str]:
         """Return the placeholders that only the checkpoint's name has."""
@@ -150,6 +156,9 @@ def _check_invertible(active: ActiveRule, place: Place) -> None:
     """Raise `SpecError` unless the checkpoint's name can be derived from the zoo's."""
     ends = (*active.zoo, *([active.computed] if active.computed else []))
     own = active.hf.placeholders
+    if active.takes_rest and not active.rule.drop:
+        message = f"`{{{REST}}}` is no name that can be made again; only a rule with `drop` has it"
+        raise SpecError(Problem(message, place))
     for end in ends:
         if unknown := end.placeholders - own:
             message = f"`{sorted(unknown)[0]}` is not in the name in the checkpoint"
@@ -194,12 +203,13 @@ class _Planner:
         self.problems: list[Problem] = []
 
     def made(self, rules: Sequence[ActiveRule]) -> Plan:
-        for active in rules:
+        left = self.keys
+        for active in sorted(rules, key=lambda active: not active.takes_rest):
             matches = [
-                (key, found)
-                for key in sorted(self.keys)
-                if (found := active.hf.match(key)) is not None
+                (key, found) for key in sorted(left) if (found := active.hf.match(key)) is not None
             ]
+            if active.takes_rest:
+                left -= {key for key, _ in matches}
             for key, _ in matches:
                 self.use(key, active.name)
             if active.computed is not None:
