@@ -334,6 +334,13 @@ def test_compressed_tensors(tmp_path: Path, form: str) -> None:
     are_equal(come_back(tmp_path / "source"), tensors)
 
 
+def test_what_says_that_nothing_else_is_done(tmp_path: Path) -> None:
+    stored, tensors = compressed(tmp_path / "source", "4 bits")
+    nothing = {"sparsity_config": {"format": "dense"}, "transform_config": {}}
+    put(tmp_path / "source", stored, {**stated_for("4 bits"), **nothing})
+    are_equal(come_back(tmp_path / "source"), tensors)
+
+
 # --- what is told -------------------------------------------------------------------------------
 
 

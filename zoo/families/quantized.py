@@ -303,7 +303,8 @@ def _stated_blocks(stated: _Stated) -> list[tuple[int, int]]:
         WeightsError: they are not stated, or tensors are changed in further ways.
     """
     for key in ("sparsity_config", "transform_config"):
-        if stated.settings.get(key):
+        further = stated.settings.get(key)
+        if further and not (isinstance(further, dict) and further.get("format") == "dense"):
             raise _refused(f"the weights have a `{key}`", stated.file)
     groups = stated.settings.get("config_groups")
     blocks: list[tuple[int, int]] = []
