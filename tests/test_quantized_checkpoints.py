@@ -341,6 +341,136 @@ def test_what_says_that_nothing_else_is_done(tmp_path: Path) -> None:
     are_equal(come_back(tmp_path / "source"), tensors)
 
 
+# --- AWQ and GPTQ -------------------------------------------------------------------------------
+
+GROUP = 8
+
+
+def in_groups(folder: Path, how: str, *, by_index: bool = False) -> tuple[Tensors, Tensors]:
+    """Save a tiny Llama with matrices (in, out) of small numbers and groups of inputs; return what
+    is stored, and the floats by the formula for each element."""
+    bits = 8 if how == "gptq8" else 4
+    each, most = 32 // bits, 2**bits
+    tensors = llama(folder)
+    stored: Tensors = {name: t for name, t in tensors.items() if name not in maps(tensors)}
+    for name in maps(tensors):
+        n_out, n_in = tensors[name].shape
+        numbers = torch.randint(0, most, (n_in, n_out))
+        zeros = torch.randint(1, most, (n_in // GROUP, n_out))
+        scales = (0.01 * (0.5 + torch.rand(n_in // GROUP, n_out))).bfloat16()
+        group = torch.arange(n_in) // GROUP
+        if by_index:
+            group = group[torch.randperm(n_in)]
+        half, base = most // 2, name.removesuffix("weight")
+        if how == "awq":
+            # Of eight columns, the first four bits hold the first, the next the third, and so on.
+            order = [0, 2, 4, 6, 1, 3, 5, 7]
+            columns = torch.arange(n_out).view(-1, 8)[:, order].flatten()
+            stored[f"{base}qweight"] = words(numbers[:, columns] - half, bits)
+            stored[f"{base}qzeros"] = words(zeros[:, columns] - half, bits)
+        else:
+            lower = 1 if how != "gptq_v2" else 0
+            stored[f"{base}qweight"] = words(numbers.T - half, bits).T
+            stored[f"{base}qzeros"] = words(zeros - lower - half, bits)
+            stored[f"{base}g_idx"] = group.to(torch.int32)
+        assert stored[f"{base}qzeros"].shape[1] == n_out // each
+        stored[f"{base}scales"], exact = scales, scales.double()
+        tensors[name] = by_element(
+            n_out,
+            n_in,
+            lambda o, i, n=numbers, s=exact, z=zeros, g=group: float(
+                s[g[i], o] * int(n[i, o] - z[g[i], o])
+            ),
+        )
+    put(folder, stored, grouped(how))
+    return stored, tensors
+
+
+def grouped(how: str) -> dict[str, Any]:
+    if how == "awq":
+        return {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+    bits = 8 if how == "gptq8" else 4
+    stated = {"quant_method": "gptq", "bits": bits, "group_size": GROUP}
+    return stated | ({"checkpoint_format": "gptq_v2"} if how == "gptq_v2" else {})
+
+
+@pytest.mark.parametrize("how", ["awq", "gptq", "gptq8", "gptq_v2"])
+def test_groups_of_inputs(tmp_path: Path, how: str) -> None:
+    _, tensors = in_groups(tmp_path / "source", how)
+    are_equal(come_back(tmp_path / "source"), tensors)
+
+
+def test_groups_that_are_not_in_order(tmp_path: Path) -> None:
+    """GPTQ with `desc_act` quantizes the inputs in the order of their importance."""
+    _, tensors = in_groups(tmp_path / "source", "gptq", by_index=True)
+    are_equal(come_back(tmp_path / "source"), tensors)
+
+
+FIRST_MAP = "model.layers.0.mlp.down_proj"  # from 24 to 16
+WRONG_GROUPS: dict[str, tuple[str, Callable[[Tensors, dict[str, Any]], object], str]] = {
+    "bits": (
+        "gptq",
+        lambda t, c: c.update(bits=3),
+        "the weights are quantized by `gptq` in another form, which is not read",
+    ),
+    "version": (
+        "awq",
+        lambda t, c: c.update(version="gemv"),
+        "the weights are quantized by `awq` in another form, which is not read",
+    ),
+    "group size": (
+        "awq",
+        lambda t, c: c.update(group_size=0),
+        "`group_size` must be the number of inputs with one scale, or -1, not 0",
+    ),
+    "another group size": (
+        "gptq",
+        lambda t, c: c.update(group_size=12),
+        "in blocks of 12 x 1 they are [2, 16]",
+    ),
+    "zero points": (
+        "awq",
+        lambda t, c: t.pop(f"{FIRST_MAP}.qzeros"),
+        f"there is no tensor `{FIRST_MAP}.qzeros`, to which `{FIRST_MAP}.qweight` belongs",
+    ),
+    "fewer zero points": (
+        "awq",
+        lambda t, c: t.update({f"{FIRST_MAP}.qzeros": torch.zeros(3, 1, dtype=torch.int32)}),
+        f"the zero points of `{FIRST_MAP}.weight` are [3, 1], not [3, 2]",
+    ),
+    "no matrix": (
+        "awq",
+        lambda t, c: t.update({f"{FIRST_MAP}.qweight": torch.zeros(8, dtype=torch.int32)}),
+        f"`{FIRST_MAP}.qweight` is [8], which is no matrix",
+    ),
+    "a group too many": (
+        "gptq",
+        lambda t, c: t[f"{FIRST_MAP}.g_idx"].fill_(3),
+        "a row of quantized weights is of a group that has no scale",
+    ),
+    "fewer groups": (
+        "gptq",
+        lambda t, c: t.update({f"{FIRST_MAP}.g_idx": torch.zeros(3, dtype=torch.int32)}),
+        f"the groups of `{FIRST_MAP}.weight` are I32 [3], not I32 [24]",
+    ),
+    "exchanged scales": (
+        "awq",
+        lambda t, c: t.update({f"{FIRST_MAP}.scales": t[f"{FIRST_MAP}.scales"].T}),
+        f"the scales of `{FIRST_MAP}.weight` are [16, 3]; for 24 x 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_GROUPS)
+def test_groups_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
+    how, change, message = WRONG_GROUPS[wrong]
+    tensors, _ = in_groups(tmp_path / "source", how)
+    stated = grouped(how)
+    change(tensors, stated)
+    put(tmp_path / "source", tensors, stated)
+    assert message in refused(tmp_path)
+
+
 # --- what is told -------------------------------------------------------------------------------
 
 
@@ -501,7 +631,7 @@ def test_blocks_of_another_size(tmp_path: Path) -> None:
     put(tmp_path / "source", tensors, FP8)
     told = refused(tmp_path)
     assert (
-        f"the scales of `{FIRST}` are [4, 6]; for [16, 24] in blocks of 5 x 7 they are [4, 4]"
+        f"the scales of `{FIRST}` are [4, 6]; for 16 x 24 in blocks of 5 x 7 they are [4, 4]"
         in told
     )
     assert told.count("error:") == len(maps(tensors))

@@ -49,13 +49,34 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -
 _PAIRS = torch.tensor([(_E2M1[byte & 15], _E2M1[byte >> 4]) for byte in range(256)])
 """The two floats of 4 bits in each byte, (256, 2)."""
 
-Numbers = Literal["float8", "int8", "packed4", "packed8", "float4"]
-"""How small numbers are stored: `packed4` and `packed8`, of 4 and 8 bits, in words of 32, the first
-in the lowest bits, with 8 or 128 added; `float4` two in a byte, the first in the lower half; the
-others as numbers of their dtype."""
+Numbers = Literal["float8", "int8", "packed4", "packed8", "float4", "awq4", "gptq4", "gptq8"]
+"""How small numbers are stored: `float8` and `int8` as numbers of their dtype; `float4` two in a
+byte, the first in the lower half; the others in words of 32 bits, the first in the lowest bits:
+`packed4` and `packed8` with 8 or 128 added, `awq4` in the order of AutoAWQ, which takes the even
+ones first, `gptq4` and `gptq8` those below each other and not those beside each other."""
 
 Read = Callable[[Stored, memoryview], None]
 """Reads a stored tensor into memory of its size."""
+
+
+class _Packing(NamedTuple):
+    """The dtype of what is stored, and the numbers below and beside each other in one item."""
+
+    dtype: str
+    down: int
+    across: int
+
+
+_PACKING: Mapping[Numbers, _Packing] = {
+    "float8": _Packing("F8_E4M3", 1, 1),
+    "int8": _Packing("I8", 1, 1),
+    "float4": _Packing("U8", 1, 2),
+    "packed4": _Packing("I32", 1, 8),
+    "packed8": _Packing("I32", 1, 4),
+    "awq4": _Packing("I32", 1, 8),
+    "gptq4": _Packing("I32", 8, 1),
+    "gptq8": _Packing("I32", 4, 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +89,13 @@ class Quantized:
             rounded once.
         shape: their shape; if `transposed`, (..., columns, rows).
         numbers: how the small numbers are stored.
-        values: the small numbers, (..., rows, what is stored of a row).
+        values: the small numbers.
         scales: (..., rows of blocks, columns of blocks), or one for all.
-        zeros: the zero points, of the shape of the scales; packed ones are packed by columns.
+        zeros: the zero points of the blocks, packed if the numbers are.
         block: the rows and columns of a block. The last block may be smaller.
         transposed: whether the tensor of floats has rows and columns exchanged.
+        groups: the row of blocks that each row belongs to, where these are not in order.
+        zeros_above: what the zero points are above what is stored.
     """
 
     dtype: str
@@ -83,6 +106,8 @@ class Quantized:
     zeros: Stored | None
     block: tuple[int, int]
     transposed: bool = False
+    groups: Stored | None = None
+    zeros_above: int = 0
 
     @property
     def path(self) -> Path:
@@ -94,47 +119,115 @@ class Quantized:
         """The number of bytes of the floats."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
-    def steps(self, read: Read) -> Iterator[memoryview]:
-        """Yield the bytes of the floats in chunks. Raises what `read` raises."""
-        rows, columns = _plane(self.shape, transposed=self.transposed)
-        n_matrices = prod(self.shape[:-2])
-        scales = _floats(_read(self.scales, read)).view(n_matrices, *self.blocks())
-        zeros = None if self.zeros is None else self._zero_points(_read(self.zeros, read), rows)
-        row_bytes = self.values.n_bytes // max(1, n_matrices * rows)
-        n_rows = rows if self.transposed else max(1, CHUNK // max(1, columns))
-        for matrix in range(n_matrices):
-            for first in range(0, rows, n_rows):
-                last = min(first + n_rows, rows)
-                start = self.values.start + (matrix * rows + first) * row_bytes
-                part = replace(self.values, start=start, n_bytes=(last - first) * row_bytes)
-                stored = _read(replace(part, shape=(last - first, -1)), read)
-                found = _unpacked(stored, self.numbers)[:, :columns]
-                if zeros is not None:
-                    found -= self._spread(zeros[matrix], first, last, columns)
-                found *= self._spread(scales[matrix], first, last, columns)
-                floats = found.to(TORCH_DTYPES[self.dtype])
-                yield bytes_of((floats.t() if self.transposed else floats).contiguous())
+    @property
+    def plane(self) -> tuple[int, int]:
+        """The rows and columns of small numbers in a matrix."""
+        rows, columns = self.shape[-2:]
+        return (columns, rows) if self.transposed else (rows, columns)
 
+    @property
+    def items(self) -> tuple[int, int]:
+        """The rows and columns of what is stored of a matrix."""
+        (rows, columns), packing = self.plane, _PACKING[self.numbers]
+        return -(-rows // packing.down), -(-columns // packing.across)
+
+    @property
     def blocks(self) -> tuple[int, int]:
-        """The numbers of rows and of columns of blocks."""
-        rows, columns = _plane(self.shape, transposed=self.transposed)
+        """The rows and columns of blocks."""
+        rows, columns = self.plane
         return -(-rows // self.block[0]), -(-columns // self.block[1])
 
-    def _spread(self, by_block: torch.Tensor, first: int, last: int, columns: int) -> torch.Tensor:
-        """From one number for each block, (rows of blocks, columns of blocks), one for each
-        element of these rows."""
-        rows = torch.arange(first, last) // self.block[0]
-        return by_block[rows].repeat_interleave(self.block[1], 1)[:, :columns]
+    def steps(self, read: Read) -> Iterator[memoryview]:
+        """Yield the bytes of the floats in chunks.
 
-    def _zero_points(self, stored: torch.Tensor, rows: int) -> torch.Tensor:
-        """The zero points of all blocks, (matrices, rows of blocks, columns of blocks)."""
-        blocks = self.blocks()
-        if not self.numbers.startswith("packed"):
-            return stored.float().view(-1, *blocks)
-        n_matrices = prod(self.shape[:-2])
-        by_column = stored.view(n_matrices, -1, blocks[1]).transpose(1, 2).flatten(0, 1)
-        unpacked = _unpacked(by_column.contiguous(), self.numbers)[:, : blocks[0]]
-        return unpacked.view(n_matrices, blocks[1], blocks[0]).transpose(1, 2)
+        Raises:
+            WeightsError: a row is of no block; or what `read` raises.
+        """
+        rows, columns = self.plane
+        n_matrices, across = prod(self.shape[:-2]), _PACKING[self.numbers].across
+        blocks = _Blocks.of(self, read)
+        for matrix in range(n_matrices):
+            if not self.transposed:
+                n_rows = max(1, CHUNK // max(1, columns))
+                for first in range(0, rows, n_rows):
+                    last = min(first + n_rows, rows)
+                    found = _unpacked(self._stored(matrix, first, last, read), self.numbers)
+                    at = slice(first, last), slice(columns)
+                    yield self._bytes(blocks.applied(found[:, :columns], matrix, *at))
+                continue
+            stored = self._stored(matrix, 0, self.items[0], read)
+            n_columns = max(1, CHUNK // max(1, rows) // across) * across
+            for first in range(0, columns, n_columns):
+                last = min(first + n_columns, columns)
+                part = stored[:, first // across : -(-last // across)]
+                found = _unpacked(part, self.numbers)[:rows, : last - first]
+                at = slice(rows), slice(first, last)
+                yield self._bytes(blocks.applied(found, matrix, *at).t())
+
+    def _stored(self, matrix: int, first: int, last: int, read: Read) -> torch.Tensor:
+        """Read these rows of what is stored of a matrix."""
+        height, width = self.items
+        row_bytes = width * _STORED[self.values.dtype].itemsize
+        start = self.values.start + (matrix * height + first) * row_bytes
+        n_bytes, shape = (last - first) * row_bytes, (last - first, width)
+        return _read(replace(self.values, start=start, n_bytes=n_bytes, shape=shape), read)
+
+    def _bytes(self, floats: torch.Tensor) -> memoryview:
+        return bytes_of(floats.to(TORCH_DTYPES[self.dtype]).contiguous())
+
+
+class _Blocks(NamedTuple):
+    """The scales and zero points of all blocks, (matrices, rows of blocks, columns of blocks), the
+    rows and columns of each, and the row of blocks of each row of numbers, if they are not in
+    order."""
+
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    block: tuple[int, int]
+    groups: torch.Tensor | None
+
+    @classmethod
+    def of(cls, tensor: Quantized, read: Read) -> _Blocks:
+        """Read them. Raises as `Quantized.steps`."""
+        shape = (prod(tensor.shape[:-2]), *tensor.blocks)
+        zeros = None if tensor.zeros is None else _zero_points(tensor, _read(tensor.zeros, read))
+        groups = None if tensor.groups is None else _read(tensor.groups, read).long()
+        if groups is not None and not bool(((groups >= 0) & (groups < shape[1])).all()):
+            message = "a row of quantized weights is of a group that has no scale"
+            raise WeightsError(Problem(message, Place(str(tensor.path))))
+        return cls(_floats(_read(tensor.scales, read)).view(shape), zeros, tensor.block, groups)
+
+    def applied(
+        self, numbers: torch.Tensor, matrix: int, rows: slice, columns: slice
+    ) -> torch.Tensor:
+        """scale * (number - zero point) for the numbers in these rows and columns of a matrix."""
+        if self.zeros is not None:
+            numbers = numbers - self._spread(self.zeros[matrix], rows, columns)
+        return numbers * self._spread(self.scales[matrix], rows, columns)
+
+    def _spread(self, by_block: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
+        """From one number for each block, one for each element."""
+        of_rows = torch.arange(rows.start or 0, rows.stop) // self.block[0]
+        of_columns = torch.arange(columns.start or 0, columns.stop) // self.block[1]
+        return by_block[of_rows if self.groups is None else self.groups[rows]][:, of_columns]
+
+
+def _zero_points(tensor: Quantized, stored: torch.Tensor) -> torch.Tensor:
+    """The zero points of all blocks, (matrices, rows of blocks, columns of blocks)."""
+    n_matrices, (down, across) = prod(tensor.shape[:-2]), tensor.blocks
+    match tensor.numbers:
+        case "packed4" | "packed8":  # those of a column in one word
+            columns = stored.view(n_matrices, -1, across).transpose(1, 2).flatten(0, 1)
+            found = _unpacked(columns, tensor.numbers)[:, :down]
+            return found.view(n_matrices, across, down).transpose(1, 2)
+        case "awq4":
+            found = _unpacked(stored.flatten(0, -2), "awq4")[:, :across]
+        case "gptq4" | "gptq8":
+            bits = 4 if tensor.numbers == "gptq4" else 8
+            found = _words(stored.flatten(0, -2), bits).flatten(-2).float()[:, :across]
+        case _:
+            found = stored.float()
+    return found.view(n_matrices, down, across) + tensor.zeros_above
 
 
 def dequantized(
@@ -269,6 +362,90 @@ def _mxfp4(stored: Mapping[str, Stored], stated: _Stated) -> dict[str, _Group]:
     return found
 
 
+def _awq(stored: Mapping[str, Stored], stated: _Stated) -> dict[str, _Group]:
+    """Numbers of 4 bits with scales and zero points for groups, as AutoAWQ writes them: matrices
+    (in, out), eight columns in a word."""
+    settings = stated.settings
+    version = str(settings.get("version", "gemm")).lower()
+    if settings.get("bits", settings.get("w_bit")) != 4 or version != "gemm":
+        raise _refused("the weights are quantized by `awq` in another form", stated.file)
+    found: dict[str, _Group] = {}
+    for name in _that_end(stored, ".qweight"):
+        base = name.removesuffix("qweight")
+        zeros, scales = (_beside(f"{base}{n}", name, stored, stated.file) for n in _OF_GROUPS)
+        rows, width = _two_sizes(name, stored)
+        block = (_group_size(stated, "group_size", "q_group_size") or max(1, rows), 1)
+        tensor = Quantized(
+            stated.dtype,
+            (8 * width, rows),
+            "awq4",
+            stored[name],
+            scales,
+            zeros,
+            block,
+            transposed=True,
+        )
+        found[f"{base}weight"] = _Group(tensor, (name, *(f"{base}{n}" for n in _OF_GROUPS)))
+    return found
+
+
+def _gptq(stored: Mapping[str, Stored], stated: _Stated) -> dict[str, _Group]:
+    """Numbers of 4 or 8 bits with scales and zero points for groups of inputs, in order or by
+    `g_idx`, as AutoGPTQ and GPTQModel write them: matrices (in, out), whose words hold rows."""
+    bits, version = stated.settings.get("bits"), stated.settings.get("checkpoint_format", "gptq")
+    if bits not in (4, 8) or version not in ("gptq", "gptq_v2"):
+        raise _refused("the weights are quantized by `gptq` in another form", stated.file)
+    found: dict[str, _Group] = {}
+    for name in _that_end(stored, ".qweight"):
+        base = name.removesuffix("qweight")
+        zeros, scales = (_beside(f"{base}{n}", name, stored, stated.file) for n in _OF_GROUPS)
+        height, columns = _two_sizes(name, stored)
+        rows = height * 32 // bits
+        names = [name, *(f"{base}{n}" for n in (*_OF_GROUPS, "g_idx") if f"{base}{n}" in stored)]
+        tensor = Quantized(
+            stated.dtype,
+            (columns, rows),
+            "gptq4" if bits == 4 else "gptq8",
+            stored[name],
+            scales,
+            zeros,
+            (_group_size(stated, "group_size") or max(1, rows), 1),
+            transposed=True,
+            groups=stored.get(f"{base}g_idx"),
+            zeros_above=1 if version == "gptq" else 0,  # the first form stores them one lower
+        )
+        found[f"{base}weight"] = _Group(tensor, tuple(names))
+    return found
+
+
+_OF_GROUPS = ("qzeros", "scales")
+
+
+def _two_sizes(name: str, stored: Mapping[str, Stored]) -> tuple[int, int]:
+    """The shape of a matrix. Raises `WeightsError` if the tensor is none."""
+    tensor = stored[name]
+    if len(tensor.shape) != 2:
+        message = f"`{name}` is {list(tensor.shape)}, which is no matrix"
+        raise WeightsError(Problem(message, Place(str(tensor.path))))
+    return tensor.shape[0], tensor.shape[1]
+
+
+def _group_size(stated: _Stated, *keys: str) -> int | None:
+    """The number of inputs with one scale; None for all.
+
+    Raises:
+        WeightsError: it is not stated, or no size.
+    """
+    key = next((key for key in keys if key in stated.settings), keys[0])
+    size = stated.settings.get(key)
+    if size == -1:
+        return None
+    if type(size) is not int or size < 1:
+        message = f"`{key}` must be the number of inputs with one scale, or -1, not {size!r}"
+        raise WeightsError(Problem(message, stated.file.place(KEY, key)))
+    return size
+
+
 def _compressed(stored: Mapping[str, Stored], stated: _Stated) -> dict[str, _Group]:
     """Numbers of 8 bits, or of 4 or 8 bits packed into 32, with scales for the whole tensor, each
     row, groups of a row, or blocks, as the library compressed-tensors writes them."""
@@ -377,39 +554,55 @@ def _beside(name: str, other: str, stored: Mapping[str, Stored], file: JsonFile)
 def _problem_of(name: str, tensor: Quantized) -> Problem | None:
     """What does not fit together of a quantized tensor, or None."""
     place = Place(str(tensor.path))
-    if tensor.values.dtype != _VALUES[tensor.numbers]:
-        expected = _VALUES[tensor.numbers]
-        message = f"the numbers of `{name}` are {tensor.values.dtype}, not {expected}"
+    dtype = _PACKING[tensor.numbers].dtype
+    if tensor.values.dtype != dtype:
+        message = f"the numbers of `{name}` are {tensor.values.dtype}, not {dtype}"
         return Problem(message, place)
     if len(tensor.shape) < 2:
         return Problem(f"`{name}` is {list(tensor.shape)}; quantized are matrices", place)
     if tensor.scales.dtype not in _SCALES:
         message = f"the scales of `{name}` are {tensor.scales.dtype}, which is not read"
         return Problem(message, place, f"read are {', '.join(_SCALES)}")
-    grid = (*tensor.shape[:-2], *tensor.blocks())
-    if prod(tensor.scales.shape) != prod(grid):
+    grid = [*tensor.shape[:-2], *tensor.blocks]
+    if not _is_grid(tensor.scales.shape, grid):
+        rows, columns = tensor.plane
         message = (
-            f"the scales of `{name}` are {list(tensor.scales.shape)}; for {list(tensor.shape)} in "
-            f"blocks of {tensor.block[0]} x {tensor.block[1]} they are {list(grid)}"
+            f"the scales of `{name}` are {list(tensor.scales.shape)}; for {rows} x {columns} in "
+            f"blocks of {tensor.block[0]} x {tensor.block[1]} they are {grid}"
         )
         return Problem(message, place)
     if tensor.zeros is not None and (trouble := _trouble_of_zeros(tensor.zeros, tensor, grid)):
         return Problem(f"the zero points of `{name}` are {trouble}", place)
+    groups = tensor.groups
+    if groups is not None and (groups.dtype, groups.shape) != ("I32", (tensor.plane[0],)):
+        message = f"the groups of `{name}` are {groups.dtype} {list(groups.shape)}"
+        return Problem(f"{message}, not I32 {[tensor.plane[0]]}", place)
     return None
 
 
-def _trouble_of_zeros(zeros: Stored, tensor: Quantized, grid: tuple[int, ...]) -> str | None:
+def _trouble_of_zeros(zeros: Stored, tensor: Quantized, grid: list[int]) -> str | None:
     """What is wrong with zero points for blocks that form this grid, or None."""
-    packed = {"packed4": 8, "packed8": 4}.get(tensor.numbers)
-    if packed is None:
-        expected, dtype = list(grid), "I8"
-    else:
-        expected, dtype = [*grid[:-2], -(-grid[-2] // packed), grid[-1]], "I32"
+    *lead, down, across = grid
+    match tensor.numbers:
+        case "packed4" | "packed8":
+            expected = [*lead, -(-down // _PACKING[tensor.numbers].across), across]
+        case "awq4" | "gptq4":
+            expected = [*lead, down, -(-across // 8)]
+        case "gptq8":
+            expected = [*lead, down, -(-across // 4)]
+        case _:
+            expected = grid
+    dtype = "I32" if _PACKING[tensor.numbers].dtype == "I32" else "I8"
     if zeros.dtype != dtype:
         return f"{zeros.dtype}, not {dtype}"
-    if prod(zeros.shape) != prod(expected):
-        return f"{list(zeros.shape)}, not {expected}"
-    return None
+    return None if _is_grid(zeros.shape, expected) else f"{list(zeros.shape)}, not {expected}"
+
+
+def _is_grid(shape: tuple[int, ...], expected: list[int]) -> bool:
+    """Whether a tensor has one number for each block: a single one, or one for each row, may have
+    fewer dimensions."""
+    by_row = expected[:-1] if expected[-1] == 1 else expected
+    return list(shape) in (expected, by_row) or prod(shape) == prod(expected) == 1
 
 
 def _that_end(stored: Mapping[str, Stored], end: str) -> list[str]:
@@ -428,12 +621,6 @@ def _whole(shape: tuple[int, ...]) -> tuple[int, int]:
     return max(1, rows), max(1, columns)
 
 
-def _plane(shape: tuple[int, ...], *, transposed: bool) -> tuple[int, int]:
-    """The stored rows and columns of a tensor."""
-    rows, columns = shape[-2:]
-    return (columns, rows) if transposed else (rows, columns)
-
-
 def _read(tensor: Stored, read: Read) -> torch.Tensor:
     """Read a stored tensor."""
     data = torch.empty(tensor.n_bytes, dtype=torch.uint8)
@@ -449,26 +636,31 @@ def _floats(scales: torch.Tensor) -> torch.Tensor:
 
 
 def _unpacked(stored: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Small numbers in float32, from (rows, what is stored of a row) to (rows, columns)."""
-    if numbers == "float4":
-        pairs = _PAIRS.index_select(0, stored.flatten().int())
-        return pairs.view(stored.shape[0], -1)
-    if numbers in ("float8", "int8"):
-        return stored.float()
-    bits = 4 if numbers == "packed4" else 8
+    """Small numbers in float32, (rows, columns), from what is stored of them."""
+    match numbers:
+        case "float8" | "int8":
+            return stored.float()
+        case "float4":
+            pairs = _PAIRS.index_select(0, stored.flatten().int())
+            return pairs.view(stored.shape[0], -1)
+        case "packed4" | "packed8":
+            bits = 4 if numbers == "packed4" else 8
+            return _words(stored, bits).flatten(-2).float() - float(1 << (bits - 1))
+        case "awq4":
+            return _words(stored, 4)[..., _AWQ_ORDER].flatten(-2).float()
+        case "gptq4" | "gptq8":
+            bits = 4 if numbers == "gptq4" else 8
+            return _words(stored, bits).transpose(1, 2).flatten(0, 1).float()
+
+
+def _words(stored: torch.Tensor, bits: int) -> torch.Tensor:
+    """The numbers of so many bits in words of 32, (...) to (..., 32 / bits)."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    spread = (stored[..., None] >> shifts) & ((1 << bits) - 1)
-    return spread.flatten(-2).float() - float(1 << (bits - 1))
+    return (stored[..., None] >> shifts) & ((1 << bits) - 1)
 
 
-_VALUES: Mapping[Numbers, str] = {
-    "float8": "F8_E4M3",
-    "int8": "I8",
-    "packed4": "I32",
-    "packed8": "I32",
-    "float4": "U8",
-}
-"""The dtypes of small numbers, by how they are stored."""
+_AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
+"""The places in a word of AutoAWQ of the numbers in their order."""
 
 _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 """The dtypes of scales that are read."""
@@ -476,6 +668,8 @@ _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 _METHODS: Mapping[str, _Method] = {
     "fp8": _Method(_fp8, unused=("activation_scale", "input_scale")),
     "mxfp4": _Method(_mxfp4),
+    "gptq": _Method(_gptq),
+    "awq": _Method(_awq),
     "compressed-tensors": _Method(
         _compressed,
         unused=(
