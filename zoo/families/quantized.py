@@ -28,7 +28,7 @@ KEY = "quantization_config"
 """The key of config.json that says how the weights are quantized."""
 
 CHUNK = 1 << 20
-"""The number of floats that are made at a time, where rows can be read one by one."""
+"""The number of floats that are made at a time."""
 
 _STORED = {
     **TORCH_DTYPES,
@@ -46,7 +46,7 @@ _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The values of floats of 4 bits (OCP Microscaling Formats 1.0, table 5)."""
 
-_PAIRS = torch.tensor([(_E2M1[byte & 15], _E2M1[byte >> 4]) for byte in range(256)])
+_PAIRS = torch.tensor([(_E2M1[byte & 15], _E2M1[byte >> 4]) for byte in range(256)], device="cpu")
 """The two floats of 4 bits in each byte, (256, 2)."""
 
 Numbers = Literal["float8", "int8", "packed4", "packed8", "float4", "awq4", "gptq4", "gptq8"]
