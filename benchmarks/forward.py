@@ -1,14 +1,15 @@
-"""A forward pass, compared with the same model in other libraries: float32, inference mode, no
-caches. Weights are the same and results agree, except for peers that are marked as having only the
-same sizes. The limit is the rate of matrix products; 80 % of it is a ratio of 1.25. In the rows
-"arranged", the zoo's weights are arranged (`zoo.arrange_weights`), elsewhere they are as loaded."""
+"""A forward pass, compared with the same model in other libraries: inference mode, no caches.
+Weights are the same and results agree in float32, except for peers that are marked as having only
+the same sizes. The limit is the rate of matrix products; 80 % of it is a ratio of 1.25. In the rows
+"arranged", the zoo's weights are arranged (`zoo.arrange_weights`), elsewhere they are as loaded. In
+the rows "compiled", `torch.compile` compiles the layers of the zoo and of `transformers`, each by
+itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,18 @@ import zoo
 from benchmarks import limits
 from benchmarks.measure import Ratio, compared, timed
 from benchmarks.peers import hugging_face, peer, plain
+from benchmarks.place import CPU, Place, compile_layers
 
-Case = Callable[[], torch.Tensor]
 Sizes = Mapping[str, Any]
 
 SIZES_ONLY = "(sizes only)"
+COMPILED = 2
+"""The models that are compiled too: the zoo's, and that of `transformers`, the first peer."""
 LIMIT = "limit: matrix products"
+FULL = 32, 1024
+"""The batch and the length of the inputs that are measured elsewhere than on CPUs as well, whose
+rate the others do not reach."""
+
 TRANSLATOR: Sizes = {"layers": 6, "width": 512, "heads": 8, "hidden": 2048, "vocab": 32000}
 BERT: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 30522, "length": 512}
 GPT2: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 50257, "length": 1024}
@@ -33,48 +40,82 @@ LENGTHS = (128, 16, 96, 32, 64, 64, 80, 32)
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """A model, and how it computes an input.
+
+    Args:
+        model: the model.
+        call: computes the model.
+    """
+
+    model: nn.Module
+    call: Callable[[Any], torch.Tensor]
+
+    def __call__(self) -> torch.Tensor:
+        return self.call(self.model)
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """A model in several libraries.
+    """A model in several libraries, in float32.
 
     Args:
         what: the model and its input.
-        ours: the zoo's model.
-        call: computes the zoo's model.
+        place: where it is measured, and in which dtype.
+        ours: the zoo's.
         tokens: the number of tokens that are not padding.
-        peers: the calls that compute it in other libraries, by their names.
+        peers: the same in other libraries, by their names.
         bars: the bars of the ratios to peers for which they are not 1.
         mask: the positions where the results must agree; None for all.
     """
 
     what: str
-    ours: zoo.Transformer
-    call: Callable[[zoo.Transformer], torch.Tensor]
+    place: Place
+    ours: Peer
     tokens: int
-    peers: Mapping[str, Case]
+    peers: Mapping[str, Peer]
     bars: Mapping[str, float] = field(default_factory=dict)
     mask: torch.Tensor | None = None
 
+    @torch.inference_mode()
     def measure(self, rounds: int) -> list[Ratio]:
-        """Return the ratio to each peer and to the limit, and with arranged weights to the limit.
+        """Return the ratio to each peer and to the limit. On a CPU, follow those of the zoo with
+        arranged weights to the limit; elsewhere, those of compiled layers.
 
         Raises:
             AssertionError: a peer with the same weights has another result.
         """
-        arranged = deepcopy(self.ours)
-        zoo.arrange_weights(arranged, rows=self.tokens)
-        bars = {LIMIT: limits.OF_PRODUCTS}
-        with torch.inference_mode():
-            ours = partial(self.call, self.ours)
-            self._check(ours)
-            limit = limits.products(ours)
-            runs: dict[str, Case] = {"zoo": ours, **self.peers}
-            cases = {**{name: timed(run) for name, run in runs.items()}, LIMIT: limit}
-            found = compared(self.what, cases, rounds, {**self.bars, **bars})
-            pair = {"zoo": timed(partial(self.call, arranged)), LIMIT: limit}
-            return found + compared(f"{self.what}, arranged", pair, rounds, bars)
+        models = {"zoo": self.ours, **self.peers}
+        for one in models.values():
+            one.model.to(self.place.device)
+        self._check()
+        for one in models.values():
+            one.model.to(self.place.dtype)
+        limit = limits.products(self.ours, self.place)
+        found = self._compared(self.what, models, limit, rounds)
+        if self.place.on_cpu:
+            arranged = Peer(deepcopy(self.ours.model), self.ours.call)
+            zoo.arrange_weights(arranged.model, rows=self.tokens)
+            models = {"zoo": arranged}
+            return found + self._compared(f"{self.what}, arranged", models, limit, rounds)
+        compiled = dict(list(models.items())[:COMPILED])
+        for one in compiled.values():
+            compile_layers(one.model)
+        return found + self._compared(f"{self.what}, compiled", compiled, limit, rounds)
 
-    def _check(self, ours: Case) -> None:
-        wanted = ours()
+    def _compared(
+        self,
+        what: str,
+        models: Mapping[str, Peer],
+        limit: Callable[[], float],
+        rounds: int,
+    ) -> list[Ratio]:
+        cases = {name: timed(one, self.place) for name, one in models.items()}
+        bars = {**self.bars, LIMIT: limits.OF_PRODUCTS if self.place.on_cpu else None}
+        return compared(what, {**cases, LIMIT: limit}, rounds, bars, self.tokens)
+
+    def _check(self) -> None:
+        wanted = self.ours()
         for name, case in self.peers.items():
             found = case()
             if not name.endswith(SIZES_ONLY):
@@ -84,62 +125,77 @@ class Group:
                 assert error < 1e-2, f"{self.what}: {name} is off by {error:.3f}"
 
 
-def measure(rounds: int = 5) -> list[Ratio]:
+def measure(place: Place = CPU, rounds: int = 5) -> list[Ratio]:
     """Return the ratios of all models."""
     # One model at a time is in memory.
-    return [ratio for group in groups() for ratio in group.measure(rounds)]
+    return [ratio for group in groups(place) for ratio in group.measure(rounds)]
 
 
-def groups() -> Iterator[Group]:
+def groups(place: Place) -> Iterator[Group]:
     """Yield all models that are compared."""
-    yield translation(TRANSLATOR)
-    yield bert(BERT, padded=False)
-    yield bert(BERT, padded=True)
-    yield gpt2(GPT2)
-    yield llama(LLAMA)
+    yield translation(TRANSLATOR, place)
+    yield bert(BERT, place, padded=False)
+    yield bert(BERT, place, padded=True)
+    yield gpt2(GPT2, place)
+    yield llama(LLAMA, place)
+    if not place.on_cpu:
+        yield llama(LLAMA, place, *FULL)
 
 
-def translation(sizes: Sizes) -> Group:
+def translation(sizes: Sizes, place: Place = CPU) -> Group:
     """The encoder-decoder of Vaswani et al. (2017)."""
     theirs, ours = hugging_face.marian(**sizes, eos=0, start=sizes["vocab"] - 1)
-    torchs = plain.Translator(theirs).eval()
-    source, target = ids(8, 64, sizes), ids(8, 64, sizes)
-    peers: dict[str, Case] = {
-        "Marian of transformers": lambda: (
-            theirs(input_ids=source, decoder_input_ids=target, use_cache=False).logits
+    source, target = ids(8, 64, sizes, place), ids(8, 64, sizes, place)
+
+    def pair(model: nn.Module) -> torch.Tensor:
+        logits: torch.Tensor = model(source, target)
+        return logits
+
+    peers = {
+        "Marian of transformers": Peer(
+            theirs,
+            lambda model: model(input_ids=source, decoder_input_ids=target, use_cache=False).logits,
         ),
-        "nn.Transformer": lambda: torchs(source, target),
+        "nn.Transformer": Peer(plain.Translator(theirs).eval(), pair),
     }
     if x := peer("x-transformers"):
-        others = x.Translator(**sizes, dropout=0.0).eval()
-        peers[f"x-transformers {SIZES_ONLY}"] = lambda: others(source, target)
+        peers[f"x-transformers {SIZES_ONLY}"] = Peer(
+            x.Translator(**sizes, dropout=0.0).eval(), pair
+        )
     bars = {"Marian of transformers": 1 / 1.15}
     what = "encoder-decoder base, 8 x 64"
-    return Group(what, ours, lambda model: model(source, target), 8 * 64, peers, bars)
+    return Group(what, place, Peer(ours, pair), 8 * 64, peers, bars)
 
 
-def bert(sizes: Sizes, *, padded: bool) -> Group:
+def bert(sizes: Sizes, place: Place = CPU, *, padded: bool) -> Group:
     """BERT's encoder; with `padded` half of the tokens are padding."""
     theirs, ours = hugging_face.bert(**sizes)
-    torchs = plain.Encoder(theirs).eval()
-    tokens = ids(8, 128, sizes)
-    mask = torch.arange(128) < torch.tensor(LENGTHS)[:, None] if padded else None
-    peers: dict[str, Case] = {
-        "BertModel of transformers": lambda: theirs(tokens, attention_mask=mask).last_hidden_state,
-        "nn.TransformerEncoder": lambda: torchs(tokens, mask),
+    tokens = ids(8, 128, sizes, place)
+    mask = None
+    if padded:
+        lengths = torch.tensor(LENGTHS, device=place.device)
+        mask = torch.arange(128, device=place.device) < lengths[:, None]
+
+    def masked(model: nn.Module) -> torch.Tensor:
+        states: torch.Tensor = model(tokens, mask)
+        return states
+
+    peers = {
+        "BertModel of transformers": Peer(
+            theirs, lambda model: model(tokens, attention_mask=mask).last_hidden_state
+        ),
+        "nn.TransformerEncoder": Peer(plain.Encoder(theirs).eval(), masked),
     }
     if curated := peer("curated-transformers"):
-        encoder = curated.Encoder(theirs)
-        peers["curated-transformers"] = lambda: encoder(tokens, mask)
+        peers["curated-transformers"] = Peer(curated.Encoder(theirs), masked)
     what = "BERT-base, 8 x 128" + (", half of it padding" if padded else "")
     bars = {"BertModel of transformers": 1 / 1.3} if padded else {}
     n_tokens = sum(LENGTHS) if padded else tokens.numel()
-    return Group(
-        what, ours, lambda model: model(tokens, source_mask=mask), n_tokens, peers, bars, mask
-    )
+    own = Peer(ours, lambda model: model(tokens, source_mask=mask))
+    return Group(what, place, own, n_tokens, peers, bars, mask)
 
 
-def gpt2(sizes: Sizes) -> Group:
+def gpt2(sizes: Sizes, place: Place = CPU) -> Group:
     """A decoder with learned positions."""
     theirs, ours = hugging_face.gpt2(**sizes)
     others = {
@@ -147,10 +203,10 @@ def gpt2(sizes: Sizes) -> Group:
         for package in ("x-transformers", "litgpt")
         if (library := peer(package))
     }
-    return decoder("GPT-2 small", sizes, theirs, ours, others)
+    return decoder("GPT-2 small", ids(1, 256, sizes, place), place, theirs, ours, others)
 
 
-def llama(sizes: Sizes) -> Group:
+def llama(sizes: Sizes, place: Place = CPU, batch: int = 1, length: int = 256) -> Group:
     """A decoder with rotary positions and grouped queries."""
     theirs, ours = hugging_face.llama(**sizes)
     others = {
@@ -159,26 +215,34 @@ def llama(sizes: Sizes) -> Group:
         if (library := peer(package))
     }
     what = f"Llama, {sizes['heads']} heads over {sizes['kv_heads']}"
-    return decoder(what, sizes, theirs, ours, others)
+    return decoder(what, ids(batch, length, sizes, place), place, theirs, ours, others)
 
 
 def decoder(
     what: str,
-    sizes: Sizes,
+    tokens: torch.Tensor,
+    place: Place,
     theirs: nn.Module,
     ours: zoo.Transformer,
     others: Mapping[str, nn.Module],
 ) -> Group:
     """The same decoder in `transformers`, in the zoo and in other libraries."""
-    tokens = ids(1, 256, sizes)
-    peers: dict[str, Case] = {
-        "transformers": lambda: theirs(tokens, use_cache=False).logits,
-        **{name: partial(other, tokens) for name, other in others.items()},
+
+    def logits(model: nn.Module) -> torch.Tensor:
+        found: torch.Tensor = model(tokens)
+        return found
+
+    peers = {
+        "transformers": Peer(theirs, lambda model: model(tokens, use_cache=False).logits),
+        **{name: Peer(other, logits) for name, other in others.items()},
     }
-    return Group(f"{what}, 1 x 256", ours, lambda model: model(tokens), tokens.numel(), peers)
+    batch, length = tokens.shape
+    what = f"{what}, {batch} x {length:,}"
+    return Group(what, place, Peer(ours, logits), tokens.numel(), peers)
 
 
-def ids(batch: int, length: int, sizes: Sizes) -> torch.Tensor:
+def ids(batch: int, length: int, sizes: Sizes, place: Place = CPU) -> torch.Tensor:
     """Random ids, (batch, length), without the first and last few, which may be special."""
     random = torch.Generator().manual_seed(0)
-    return torch.randint(5, sizes["vocab"] - 5, (batch, length), generator=random)
+    found = torch.randint(5, sizes["vocab"] - 5, (batch, length), generator=random)
+    return found.to(place.device)

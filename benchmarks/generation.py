@@ -1,14 +1,14 @@
-"""Generation of 64 tokens from 16, and translation by four beams, 8 x 32 tokens to 32. Float32.
+"""Generation of 64 tokens from 16, and translation by four beams, 8 x 32 tokens to 32.
 
-What is found is the same, but for peers that are marked as having the same sizes only, and for
-sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own rules. In the
-rows "compiled", `torch.compile` compiles the zoo's layers and head, and the forward pass of
-`transformers`. Elsewhere nothing is compiled, and the zoo's weights are arranged
-(`zoo.arrange_weights`), but for the rows "as loaded" and "8 bits", where they are quantized
-(`zoo.quantize_weights`) and other tokens may be found. Weights are random, so that probabilities
-are nearly equal and `top_p` keeps most tokens, which is where sampling takes longest. The limit is
-reading every weight once for each token, at the rate at which this run reads memory: 85 % of it is
-a ratio of 1.18. It holds for one sequence."""
+What is found in float32 is the same, but for peers that are marked as having the same sizes only,
+and for sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own
+rules. In the rows "compiled", `torch.compile` compiles the zoo's layers and head, and the forward
+pass of `transformers`, on a GPU into CUDA graphs. Elsewhere nothing is compiled, and on a CPU the
+zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as loaded" and "8 bits", where
+they are quantized (`zoo.quantize_weights`) and other tokens may be found. Weights are random, so
+that probabilities are nearly equal and `top_p` keeps most tokens, which is where sampling takes
+longest. The limit is reading every weight once for each token, at the rate at which this run reads
+memory: 85 % of it is a ratio of 1.18. It holds for one sequence."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ from benchmarks import limits
 from benchmarks.forward import GPT2, SIZES_ONLY, TRANSLATOR, Sizes, ids
 from benchmarks.measure import Ratio, compared, timed
 from benchmarks.peers import hugging_face, peer
+from benchmarks.place import CPU, Place
 
 PROMPT, NEW = 16, 64
 SOURCE, TARGET, BEAMS = 32, 32, 4
 LIMIT = "limit: reading the weights"
 
 
-def measure(rounds: int = 5) -> list[Ratio]:
+def measure(place: Place = CPU, rounds: int = 5) -> list[Ratio]:
     """Return a ratio for each search and peer."""
+    if not place.on_cpu:
+        return [
+            *greedy(GPT2, 1, NEW, rounds, place, arranged=False),
+            *greedy(GPT2, 8, NEW, rounds, place, arranged=False),
+            *compiled(GPT2, NEW, rounds, place),
+            *sampling(GPT2, 8, NEW, rounds, place),
+            *beam(TRANSLATOR, TARGET, rounds, place),
+        ]
     return [
         *greedy(GPT2, 1, NEW, rounds),
         *greedy(GPT2, 8, NEW, rounds),
@@ -46,56 +55,66 @@ def measure(rounds: int = 5) -> list[Ratio]:
     ]
 
 
-def greedy(sizes: Sizes, batch: int, n: int, rounds: int, *, arranged: bool = True) -> list[Ratio]:
+def greedy(
+    sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU, *, arranged: bool = True
+) -> list[Ratio]:
     """A decoder of GPT-2's kind continues prompts by `n` tokens."""
-    theirs, ours = hugging_face.gpt2(**sizes)
-    prompt = ids(batch, PROMPT, sizes)
+    theirs, ours = on_device(hugging_face.gpt2(**sizes), place)
+    prompt = ids(batch, PROMPT, sizes, place)
     search = partial(searched, theirs, prompt, max_new_tokens=n)
     static = partial(search, cache_implementation="static", disable_compile=True)
     assert generated(ours, prompt, max_new_tokens=n) == search()[:, PROMPT:].tolist()
+    ours.to(place.dtype), theirs.to(place.dtype)
     if arranged:
         zoo.arrange_weights(ours, rows=batch)
     cases: dict[str, Callable[[], float]] = {
-        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
-        "transformers, dynamic cache": timed(search),
-        "transformers, static cache": timed(static),
+        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n), place),
+        "transformers, dynamic cache": timed(search, place),
+        "transformers, static cache": timed(static, place),
     }
     if litgpt := peer("litgpt"):
-        model = litgpt.gpt2(**sizes)
-        cases[f"litgpt {SIZES_ONLY}"] = timed(lambda: litgpt.greedy(model, prompt, n))
-    bars = {}
-    if batch == 1 and arranged:
-        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: limits.OF_READING}
-        cases[LIMIT] = reading(ours, n)
+        model = litgpt.gpt2(**sizes).to(place.device, place.dtype)
+        cases[f"litgpt {SIZES_ONLY}"] = timed(lambda: litgpt.greedy(model, prompt, n), place)
+    bars: dict[str, float | None] = {}
+    if batch == 1 and place.on_cpu == arranged:
+        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
+        cases[LIMIT] = reading(ours, n, place)
     with torch.inference_mode():
         what = continuing(batch, n)
-        return compared(what if arranged else f"{what}, as loaded", cases, rounds, bars)
+        what = f"{what}, as loaded" if place.on_cpu and not arranged else what
+        return compared(what, cases, rounds, bars, batch * n)
 
 
-def compiled(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
+def compiled(sizes: Sizes, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
     """The same for one prompt, with compiled layers, against `transformers` compiled and not."""
-    theirs, ours = hugging_face.gpt2(**sizes)
-    prompt = ids(1, PROMPT, sizes)
+    theirs, ours = on_device(hugging_face.gpt2(**sizes), place)
+    prompt = ids(1, PROMPT, sizes, place)
     search = partial(searched, theirs, prompt, max_new_tokens=n)
     expected = search()[:, PROMPT:].tolist()
+    ours.to(place.dtype), theirs.to(place.dtype)
     for layer in ours.decoder.layers:
         layer.compile()
     ours.head.compile()
-    theirs_compiled = copy(theirs)
-    theirs_compiled.forward = torch.compile(theirs.forward)
-    static = {"cache_implementation": "static", "disable_compile": True}
+    static = {"cache_implementation": "static"}
+    if place.on_cpu:
+        theirs_compiled = copy(theirs)
+        theirs_compiled.forward = torch.compile(theirs.forward)
+        static |= {"disable_compile": True}
+    else:  # there it compiles by itself, into CUDA graphs
+        theirs_compiled = theirs
     static_search = partial(searched, theirs_compiled, prompt, max_new_tokens=n, **static)
     with torch.inference_mode():
-        assert generated(ours, prompt, max_new_tokens=n) == expected
-        assert static_search()[:, PROMPT:].tolist() == expected
+        if place.dtype == torch.float32:
+            assert generated(ours, prompt, max_new_tokens=n) == expected
+            assert static_search()[:, PROMPT:].tolist() == expected
         cases: dict[str, Callable[[], float]] = {
-            "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
-            "transformers, static cache, compiled": timed(static_search),
-            "transformers, dynamic cache, not compiled": timed(search),
-            LIMIT: reading(ours, n),
+            "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n), place),
+            "transformers, static cache, compiled": timed(static_search, place),
+            "transformers, dynamic cache, not compiled": timed(search, place),
+            LIMIT: reading(ours, n, place),
         }
-        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: limits.OF_READING}
-        return compared(f"{continuing(1, n)}, compiled", cases, rounds, bars)
+        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
+        return compared(f"{continuing(1, n)}, compiled", cases, rounds, bars, n)
 
 
 def in_8_bits(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
@@ -123,50 +142,66 @@ def continuing(batch: int, n: int) -> str:
     return f"greedy, GPT-2 small, {batch} x {n} new tokens"
 
 
-def reading(model: nn.Module, n: int) -> Callable[[], float]:
+def on_device(pair: hugging_face.Pair, place: Place) -> hugging_face.Pair:
+    """Models in float32, on the device of a place."""
+    theirs, ours = pair
+    return theirs.to(place.device), ours.to(place.device)
+
+
+def of_reading(place: Place) -> float | None:
+    """The bar of reading the weights, which is one for CPUs."""
+    return limits.OF_READING if place.on_cpu else None
+
+
+def reading(model: nn.Module, n: int, place: Place = CPU) -> Callable[[], float]:
     """The limit for `n` tokens of one sequence."""
-    return limits.reading(sum(p.nbytes for p in model.parameters()), times=n)
+    return limits.reading(sum(p.nbytes for p in model.parameters()), n, place)
 
 
-def sampling(sizes: Sizes, batch: int, n: int, rounds: int) -> list[Ratio]:
+def sampling(sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
     """The same decoder draws its tokens, of which `top_p` leaves the likeliest."""
-    theirs, ours = hugging_face.gpt2(**sizes)
-    prompt, top_p = ids(batch, PROMPT, sizes), 0.9
-    zoo.arrange_weights(ours, rows=batch)
+    theirs, ours = on_device(hugging_face.gpt2(**sizes), place)
+    theirs.to(place.dtype), ours.to(place.dtype)
+    prompt, top_p = ids(batch, PROMPT, sizes, place), 0.9
+    if place.on_cpu:
+        zoo.arrange_weights(ours, rows=batch)
     method = zoo.Sampling(top_p=top_p)
     draws = {"do_sample": True, "top_k": 0, "top_p": top_p}
     cases = {
-        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n, method=method)),
+        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n, method=method), place),
         "transformers, dynamic cache": timed(
-            partial(searched, theirs, prompt, max_new_tokens=n, **draws)
+            partial(searched, theirs, prompt, max_new_tokens=n, **draws), place
         ),
     }
     with torch.inference_mode():
         what = f"sampling by top-p {top_p}, GPT-2 small, {batch} x {n} new tokens"
-        return compared(what, cases, rounds)
+        return compared(what, cases, rounds, tokens=batch * n)
 
 
-def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
+def beam(sizes: Sizes, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
     """Eight sources are translated to `n` tokens."""
     start = sizes["vocab"] - 1
-    theirs, ours = hugging_face.marian(**sizes, eos=0, start=start)
-    zoo.arrange_weights(ours, rows=8 * BEAMS)
-    source = ids(8, SOURCE, sizes)
+    theirs, ours = on_device(hugging_face.marian(**sizes, eos=0, start=start), place)
+    source = ids(8, SOURCE, sizes, place)
     search = partial(generated, ours, source, max_new_tokens=n, start=start)
     their_search = partial(searched, theirs, source, max_new_tokens=n, decoder_start_token_id=start)
-    cases: dict[str, Callable[[], float]] = {
-        "zoo": timed(partial(search, method=zoo.Beam(size=BEAMS))),
-        "Marian of transformers": timed(partial(their_search, num_beams=BEAMS)),
-    }
     assert search() == their_search()[:, 1:].tolist()
-    if ctranslate2 := peer("ctranslate2"):
+    theirs.to(place.dtype), ours.to(place.dtype)
+    if place.on_cpu:
+        zoo.arrange_weights(ours, rows=8 * BEAMS)
+    cases: dict[str, Callable[[], float]] = {
+        "zoo": timed(partial(search, method=zoo.Beam(size=BEAMS)), place),
+        "Marian of transformers": timed(partial(their_search, num_beams=BEAMS), place),
+    }
+    if place.on_cpu and (ctranslate2 := peer("ctranslate2")):
         translator = ctranslate2.translator(theirs, threads=torch.get_num_threads())
         translate = partial(translator, source, n=n)
         assert search() == translate(beams=1)
         cases["CTranslate2"] = timed(partial(translate, beams=BEAMS))
     bars = {"Marian of transformers": 1 / 2, "CTranslate2": 1 / 0.7}
     with torch.inference_mode():
-        return compared(f"beam {BEAMS}, encoder-decoder base, 8 x {SOURCE}", cases, rounds, bars)
+        what = f"beam {BEAMS}, encoder-decoder base, 8 x {SOURCE}"
+        return compared(what, cases, rounds, bars, 8 * n)
 
 
 def generated(model: zoo.Transformer, prompt: torch.Tensor, **options: Any) -> list[list[int]]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.place import CPU, Place
+
 PAUSE = 0.1
 """Seconds to wait before each run, so that the threads of the previous one stop spinning."""
 
@@ -19,6 +21,12 @@ SHORTEST = 0.05
 """The least seconds of a run; shorter calls are repeated within a run."""
 
 MOST_ROUNDS = 25
+
+SECONDS = 0.5
+"""The seconds for each round that is asked for, in which more are run if they are short."""
+
+LIMIT = "limit: "
+"""How the names of limits begin."""
 
 
 class Samples(tuple[float, ...]):
@@ -44,6 +52,8 @@ class Ratio:
         reference: the seconds of the peer in the same rounds, or a fixed number of seconds.
         bar: the most that the ratio should be, if there is a bar.
         unit: the unit of both, if it is not seconds.
+        tokens: the number of tokens that were computed in that time, where they are counted.
+        of_limit: whether the reference is a limit, a share of which was reached.
     """
 
     what: str
@@ -52,6 +62,8 @@ class Ratio:
     reference: Samples | float
     bar: float | None = None
     unit: str = "s"
+    tokens: int | None = None
+    of_limit: bool = False
 
     @property
     def of_rounds(self) -> Samples:
@@ -75,14 +87,16 @@ class Ratio:
         return [self]
 
 
-def timed(call: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that runs `call` and returns the seconds per call."""
+def timed(call: Callable[[], object], place: Place = CPU) -> Callable[[], float]:
+    """Return a function that runs `call` and returns the seconds per call, until the device has
+    computed it."""
 
     def run() -> float:
         calls = 0
         start = time.perf_counter()
         while (elapsed := time.perf_counter() - start) < SHORTEST:
             call()
+            place.wait()
             calls += 1
         return elapsed / calls
 
@@ -117,7 +131,8 @@ def compared(
     what: str,
     cases: Mapping[str, Callable[[], float]],
     rounds: int,
-    bars: Mapping[str, float] | None = None,
+    bars: Mapping[str, float | None] | None = None,
+    tokens: int | None = None,
 ) -> list[Ratio]:
     """Measure the cases, and return the ratios of the first to each of the others.
 
@@ -125,13 +140,22 @@ def compared(
         what: a description of the work of all cases.
         cases: the measured case, then its peers, by name.
         rounds: the least number of rounds; more are run if they are short.
-        bars: the bars of peers for which it is not 1.
+        bars: the bars of peers for which it is not 1; None for no bar.
+        tokens: the number of tokens that each case computes, where they are counted.
     """
     progress(what)
-    times = in_turn(cases, rounds, seconds=2.0 * rounds)
+    times = in_turn(cases, rounds, seconds=SECONDS * rounds)
     measured, *peers = cases
     ratios = [
-        Ratio(what, peer, times[measured], times[peer], (bars or {}).get(peer, 1.0))
+        Ratio(
+            what,
+            peer,
+            times[measured],
+            times[peer],
+            (bars or {}).get(peer, 1.0),
+            tokens=tokens,
+            of_limit=peer.startswith(LIMIT),
+        )
         for peer in peers
     ]
     told = ", ".join(f"{ratio.ratio:.2f} of {ratio.against}" for ratio in ratios)

@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.growth import Curve
+from benchmarks.limits import rates
 from benchmarks.measure import Ratio, Samples
 from benchmarks.peers import versions
+from benchmarks.place import CPU, Place
 from benchmarks.plots import draw
 from zoo.benching.machine import processor
 
@@ -31,6 +33,8 @@ zoo is faster.** The bar is what the ratio should not exceed.
 COLUMNS = """\
 | what | against | zoo | against | ratio | rounds | bar | |
 |---|---|---:|---:|---:|---:|---:|---|"""
+MORE_COLUMNS = " tokens/s | of the limit |", "---:|---:|"
+"""Where tokens are counted: how many the zoo computes, and the share of a limit that it reaches."""
 
 
 class Page:
@@ -67,37 +71,51 @@ class Page:
         self._path.write_text("\n".join((HEAD, *sections)))
 
 
-def circumstances() -> str:
-    """Return the date, the software and the machine of the measurement, as Markdown."""
+def circumstances(place: Place = CPU) -> str:
+    """Return the date, the software and the machine of the measurement, as Markdown; of a device
+    other than the CPU also its rates."""
     known = {"torch": version("torch"), **versions()}
+    dtype = "; float32" if place == CPU else ""
     found = ", ".join(f"{name} {number}" for name, number in known.items() if number)
     missing = ", ".join(name for name, number in known.items() if number is None)
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}: Python {platform.python_version()}, {found}.",
         *([f"Not installed, and not measured: {missing}."] if missing else []),
+        *([] if place.on_cpu else [f"{place}: {rates(place)}."]),
         f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads; float32; load when it began {os.getloadavg()[0]:.1f}.",
+        f"{torch.get_num_threads()} threads{dtype}; load when it began {os.getloadavg()[0]:.1f}.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
 
 def table(results: Results) -> str:
     """Return the results as a Markdown table."""
-    return "\n".join([COLUMNS, *(row(ratio) for one in results for ratio in one.rows())])
+    rows = [ratio for one in results for ratio in one.rows()]
+    counted = any(ratio.tokens is not None for ratio in rows)
+    head, line = COLUMNS.splitlines()
+    more, more_line = MORE_COLUMNS if counted else ("", "")
+    return "\n".join(
+        [head + more, line + more_line, *(row(ratio, counted=counted) for ratio in rows)]
+    )
 
 
-def row(ratio: Ratio) -> str:
-    """Return a line of a table."""
+def row(ratio: Ratio, *, counted: bool) -> str:
+    """Return a line of a table; `counted` says whether it has columns about tokens."""
     rounds = ratio.of_rounds
     bar = "" if ratio.bar is None else f"{ratio.bar:.2f}"
     reference = ratio.reference
     theirs = reference.median if isinstance(reference, Samples) else reference
     verdict = {None: "", True: "kept", False: "missed"}[ratio.kept]
-    return (
+    found = (
         f"| {ratio.what} | {ratio.against} "
         f"| {amount(ratio.seconds.median, ratio.unit)} | {amount(theirs, ratio.unit)} "
         f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {bar} | {verdict} |"
     )
+    if not counted:
+        return found
+    rate = "" if ratio.tokens is None else f"{ratio.tokens / ratio.seconds.median:,.0f}"
+    share = f"{100 / ratio.ratio:.3g} %" if ratio.of_limit else ""
+    return f"{found} {rate} | {share} |"
 
 
 def amount(value: float, unit: str) -> str:

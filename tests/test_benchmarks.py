@@ -19,10 +19,21 @@ from benchmarks.growth import Curve, Size
 from benchmarks.measure import Ratio, Samples, in_turn
 from benchmarks.page import Results, table
 from benchmarks.peers import hugging_face
+from benchmarks.place import Place
 
 SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 60}
 TRANSLATOR = {**SMALL, "hidden": 48}
 DECODER = {**SMALL, "length": 256}
+
+
+class Elsewhere(Place):
+    """A CPU that is measured as other devices are."""
+
+    on_cpu = False
+
+
+ELSEWHERE = Elsewhere(torch.device("cpu"), torch.bfloat16)
+LLAMA = {**DECODER, "kv_heads": 2, "hidden": 48}
 
 # Each suite checks that the installed peers with the same weights have the same results.
 SUITES: dict[str, Callable[[], Results]] = {
@@ -30,7 +41,7 @@ SUITES: dict[str, Callable[[], Results]] = {
     "bert": lambda: forward.bert(DECODER, padded=False).measure(1),
     "bert, padded": lambda: forward.bert(DECODER, padded=True).measure(1),
     "gpt2": lambda: forward.gpt2(DECODER).measure(1),
-    "llama": lambda: forward.llama({**DECODER, "kv_heads": 2, "hidden": 48}).measure(1),
+    "llama": lambda: forward.llama(LLAMA).measure(1),
     "training": lambda: training.translation(TRANSLATOR, 1),
     "greedy, one": lambda: generation.greedy(DECODER, 1, 4, 1),
     "greedy, two": lambda: generation.greedy(DECODER, 2, 4, 1),
@@ -38,6 +49,15 @@ SUITES: dict[str, Callable[[], Results]] = {
     "greedy, compiled": lambda: generation.compiled(DECODER, 4, 1),
     "greedy, 8 bits": lambda: generation.in_8_bits(DECODER, 4, 1),
     "beam": lambda: generation.beam(TRANSLATOR, 4, 1),
+    "translation elsewhere": lambda: forward.translation(TRANSLATOR, ELSEWHERE).measure(1),
+    "bert, padded, elsewhere": lambda: forward.bert(DECODER, ELSEWHERE, padded=True).measure(1),
+    "gpt2 elsewhere": lambda: forward.gpt2(DECODER, ELSEWHERE).measure(1),
+    "llama elsewhere": lambda: forward.llama(LLAMA, ELSEWHERE, 2, 32).measure(1),
+    "training elsewhere": lambda: training.translation(TRANSLATOR, 1, ELSEWHERE),
+    "greedy elsewhere": lambda: generation.greedy(DECODER, 1, 4, 1, ELSEWHERE, arranged=False),
+    "greedy, compiled, elsewhere": lambda: generation.compiled(DECODER, 4, 1, ELSEWHERE),
+    "sampling elsewhere": lambda: generation.sampling(DECODER, 2, 4, 1, ELSEWHERE),
+    "beam elsewhere": lambda: generation.beam(TRANSLATOR, 4, 1, ELSEWHERE),
     "growth": lambda: growth.measure(1, {"length": (Size(), Size(length=256))}),
 }
 
@@ -50,6 +70,7 @@ def test_a_suite_is_measured_and_written(
     monkeypatch.setattr(measure, "SHORTEST", 1e-4)
     monkeypatch.setattr(measure, "MOST_ROUNDS", 3)
     monkeypatch.setattr(limits, "SIDE", 64)
+    monkeypatch.setattr(limits, "SIDE_ELSEWHERE", 64)
     # A compiler takes half a minute, and is not on every machine: the graphs are run as they are.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="eager"))

@@ -61,7 +61,8 @@ def greedy(model: GPT, prompt: torch.Tensor, n: int) -> object:
     """The most probable `n` tokens after a prompt (batch, length), with a cache made for them."""
     batch, length = prompt.shape
     model.max_seq_length = length + n
-    model.set_kv_cache(batch)
+    weights = model.lm_head.weight
+    model.set_kv_cache(batch, device=weights.device, dtype=weights.dtype)
     if batch == 1:
         return generate(model, prompt[0], length + n, temperature=0.0)
     found = batched_generate_fn(

@@ -66,7 +66,10 @@ class Translator(nn.Module):
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Ids (batch, length) to logits (batch, length, vocabulary)."""
-        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        like = self.tokens.weight
+        mask = nn.Transformer.generate_square_subsequent_mask(
+            target.shape[1], device=like.device, dtype=like.dtype
+        )
         states = self.transformer(
             self._embed(source), self._embed(target), tgt_mask=mask, tgt_is_causal=True
         )
