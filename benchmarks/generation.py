@@ -3,12 +3,14 @@
 What is found in float32 is the same, but for peers that are marked as having the same sizes only,
 and for sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own
 rules. In the rows "compiled", `torch.compile` compiles the zoo's layers and head, and the forward
-pass of `transformers`, on a GPU into CUDA graphs. Elsewhere nothing is compiled, and on a CPU the
-zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as loaded" and "8 bits", where
-they are quantized (`zoo.quantize_weights`) and other tokens may be found. Weights are random, so
-that probabilities are nearly equal and `top_p` keeps most tokens, which is where sampling takes
-longest. The limit is reading every weight once for each token, at the rate at which this run reads
-memory: 85 % of it is a ratio of 1.18. It holds for one sequence."""
+pass of `transformers`. Elsewhere nothing is compiled, and on a CPU the zoo's weights are arranged
+(`zoo.arrange_weights`), but for the rows "as loaded" and "8 bits", where they are quantized
+(`zoo.quantize_weights`) and other tokens may be found. On a GPU, CUDA graphs are used in the rows
+"CUDA graph", "compiled", "sampling" and "beam", by the zoo with its `cuda_graph`, and by
+`transformers` where it is compiled. Weights are random, so that probabilities are nearly equal and
+`top_p` keeps most tokens, which is where sampling takes longest. The limit is reading every weight
+once for each token, at the rate at which this run reads memory: 85 % of it is a ratio of 1.18. It
+holds for one sequence."""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def measure(place: Place = CPU, rounds: int = 5) -> list[Ratio]:
         return [
             *greedy(GPT2, 1, NEW, rounds, place, arranged=False),
             *greedy(GPT2, 8, NEW, rounds, place, arranged=False),
-            *compiled(GPT2, NEW, rounds, place),
+            *compiled(GPT2, 1, NEW, rounds, place),
+            *compiled(GPT2, 8, NEW, rounds, place),
             *sampling(GPT2, 8, NEW, rounds, place),
             *beam(TRANSLATOR, TARGET, rounds, place),
         ]
@@ -48,7 +51,7 @@ def measure(place: Place = CPU, rounds: int = 5) -> list[Ratio]:
         *greedy(GPT2, 8, NEW, rounds),
         *greedy(GPT2, 1, NEW, rounds, arranged=False),
         *greedy(GPT2, 8, NEW, rounds, arranged=False),
-        *compiled(GPT2, NEW, rounds),
+        *compiled(GPT2, 1, NEW, rounds),
         *in_8_bits(GPT2, NEW, rounds),
         *sampling(GPT2, 8, NEW, rounds),
         *beam(TRANSLATOR, TARGET, rounds),
@@ -63,58 +66,76 @@ def greedy(
     prompt = ids(batch, PROMPT, sizes, place)
     search = partial(searched, theirs, prompt, max_new_tokens=n)
     static = partial(search, cache_implementation="static", disable_compile=True)
-    assert generated(ours, prompt, max_new_tokens=n) == search()[:, PROMPT:].tolist()
-    ours.to(place.dtype), theirs.to(place.dtype)
+    run = partial(generated, ours, prompt, max_new_tokens=n)
+    expected = search()[:, PROMPT:].tolist()
+    assert run() == expected
+    recorded = partial(run, cuda_graph=place.records)
+    assert recorded() == expected
+    theirs.to(place.dtype)
+    ours.to(place.dtype)
     if arranged:
         zoo.arrange_weights(ours, rows=batch)
-    cases: dict[str, Callable[[], float]] = {
-        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n), place),
+    peers: dict[str, Callable[[], float]] = {
         "transformers, dynamic cache": timed(search, place),
         "transformers, static cache": timed(static, place),
     }
     if litgpt := peer("litgpt"):
         model = litgpt.gpt2(**sizes).to(place.device, place.dtype)
-        cases[f"litgpt {SIZES_ONLY}"] = timed(lambda: litgpt.greedy(model, prompt, n), place)
+        peers[f"litgpt {SIZES_ONLY}"] = timed(lambda: litgpt.greedy(model, prompt, n), place)
     bars: dict[str, float | None] = {}
     if batch == 1 and place.on_cpu == arranged:
-        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
-        cases[LIMIT] = reading(ours, n, place)
+        bars = dict.fromkeys(peers, 1 / 1.6) | {LIMIT: of_reading(place)}
+        peers[LIMIT] = reading(ours, n, place)
+    what = continuing(batch, n)
+    if place.on_cpu and not arranged:
+        what = f"{what}, as loaded"
     with torch.inference_mode():
-        what = continuing(batch, n)
-        what = f"{what}, as loaded" if place.on_cpu and not arranged else what
-        return compared(what, cases, rounds, bars, batch * n)
+        found = compared(what, {"zoo": timed(run, place)} | peers, rounds, bars, batch * n)
+        if place.records:
+            cases = {"zoo": timed(recorded, place)} | peers
+            found += compared(f"{what}, CUDA graph", cases, rounds, bars, batch * n)
+    return found
 
 
-def compiled(sizes: Sizes, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
-    """The same for one prompt, with compiled layers, against `transformers` compiled and not."""
+def compiled(sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
+    """The same with compiled layers, against `transformers` compiled and not. Where there are CUDA
+    graphs, both use them."""
     theirs, ours = on_device(hugging_face.gpt2(**sizes), place)
-    prompt = ids(1, PROMPT, sizes, place)
+    prompt = ids(batch, PROMPT, sizes, place)
     search = partial(searched, theirs, prompt, max_new_tokens=n)
     expected = search()[:, PROMPT:].tolist()
-    ours.to(place.dtype), theirs.to(place.dtype)
+    theirs.to(place.dtype)
+    ours.to(place.dtype)
     for layer in ours.decoder.layers:
         layer.compile()
     ours.head.compile()
-    static = {"cache_implementation": "static"}
-    if place.on_cpu:
+    run = partial(generated, ours, prompt, max_new_tokens=n, cuda_graph=place.records)
+    static = partial(search, cache_implementation="static")
+    if not place.records:  # there, it compiles by itself
         theirs_compiled = copy(theirs)
         theirs_compiled.forward = torch.compile(theirs.forward)
-        static |= {"disable_compile": True}
-    else:  # there it compiles by itself, into CUDA graphs
-        theirs_compiled = theirs
-    static_search = partial(searched, theirs_compiled, prompt, max_new_tokens=n, **static)
+        static = partial(
+            searched,
+            theirs_compiled,
+            prompt,
+            max_new_tokens=n,
+            cache_implementation="static",
+            disable_compile=True,
+        )
     with torch.inference_mode():
         if place.dtype == torch.float32:
-            assert generated(ours, prompt, max_new_tokens=n) == expected
-            assert static_search()[:, PROMPT:].tolist() == expected
+            assert run() == expected
+            assert static()[:, PROMPT:].tolist() == expected
         cases: dict[str, Callable[[], float]] = {
-            "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n), place),
-            "transformers, static cache, compiled": timed(static_search, place),
+            "zoo": timed(run, place),
+            "transformers, static cache, compiled": timed(static, place),
             "transformers, dynamic cache, not compiled": timed(search, place),
-            LIMIT: reading(ours, n, place),
         }
-        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
-        return compared(f"{continuing(1, n)}, compiled", cases, rounds, bars, n)
+        bars: dict[str, float | None] = {}
+        if batch == 1:
+            bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
+            cases[LIMIT] = reading(ours, n, place)
+        return compared(f"{continuing(batch, n)}, compiled", cases, rounds, bars, batch * n)
 
 
 def in_8_bits(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
@@ -167,8 +188,9 @@ def sampling(sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU) 
         zoo.arrange_weights(ours, rows=batch)
     method = zoo.Sampling(top_p=top_p)
     draws = {"do_sample": True, "top_k": 0, "top_p": top_p}
+    run = partial(generated, ours, prompt, max_new_tokens=n, method=method)
     cases = {
-        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n, method=method), place),
+        "zoo": timed(partial(run, cuda_graph=place.records), place),
         "transformers, dynamic cache": timed(
             partial(searched, theirs, prompt, max_new_tokens=n, **draws), place
         ),
@@ -190,7 +212,7 @@ def beam(sizes: Sizes, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
     if place.on_cpu:
         zoo.arrange_weights(ours, rows=8 * BEAMS)
     cases: dict[str, Callable[[], float]] = {
-        "zoo": timed(partial(search, method=zoo.Beam(size=BEAMS)), place),
+        "zoo": timed(partial(search, method=zoo.Beam(size=BEAMS), cuda_graph=place.records), place),
         "Marian of transformers": timed(partial(their_search, num_beams=BEAMS), place),
     }
     if place.on_cpu and (ctranslate2 := peer("ctranslate2")):

@@ -27,6 +27,11 @@ class Place:
         """Whether the device is the CPU, for which weights can be arranged."""
         return self.device.type == "cpu"
 
+    @property
+    def records(self) -> bool:
+        """Whether steps of generation can be recorded there as CUDA graphs."""
+        return self.device.type == "cuda"
+
     def wait(self) -> None:
         """Wait until the device has computed what it was asked for."""
         wait_for(self.device)

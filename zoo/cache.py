@@ -32,6 +32,9 @@ class Cache:
         back: how many of the last tokens `take_back` can take back.
     """
 
+    fixed = False
+    """Whether all tensors have the shapes of the whole capacity, from one token to the next."""
+
     def __init__(self, capacity: int, *, back: int = 0) -> None:
         self.capacity, self.back = capacity, back
         self.length = self._least = 0
@@ -103,6 +106,10 @@ class Cache:
         if self._positions is None:
             return torch.arange(self.length, device=self._device)
         return self._positions[:, : self.length]
+
+    def places(self, n_tokens: int) -> torch.Tensor:
+        """The places of the last `n_tokens` tokens among those of `positions`, (n_tokens,)."""
+        return torch.arange(self.length - n_tokens, self.length, device=self._device)
 
     @property
     def mask(self) -> torch.Tensor | None:
@@ -293,6 +300,14 @@ class AttentionCache:
         """The positions of the last `n_tokens` tokens, (n_tokens,) or (rows, n_tokens)."""
         positions = self.cache.positions
         return positions[..., positions.shape[-1] - n_tokens :]
+
+    def places(self, n_queries: int, n_keys: int) -> torch.Tensor:
+        """The places of the last `n_queries` tokens among the last `n_keys`, (n_queries,)."""
+        return torch.arange(n_keys - n_queries, n_keys, device=self.cache._device)
+
+    def of_new(self, mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
+        """The columns of a mask (..., key) that are about the last `n_tokens` tokens."""
+        return mask[..., -n_tokens:]
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None) -> None:
         """As `Cache.select`."""

@@ -25,6 +25,8 @@ class Generation(NamedTuple):
         longest: the most target tokens that the positions allow; None for no limit.
         longest_source: the same for the source.
         not_incremental: the parts that require recomputing all earlier tokens for each new one.
+        not_recordable: the parts with which a step of generation cannot be recorded as a CUDA
+            graph.
         looks_ahead: the parts through which a target position sees later ones.
         changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
@@ -40,6 +42,7 @@ class Generation(NamedTuple):
     longest: int | None = None
     longest_source: int | None = None
     not_incremental: tuple[str, ...] = ()
+    not_recordable: tuple[str, ...] = ("the builder",)
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
 

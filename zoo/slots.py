@@ -127,6 +127,12 @@ class Attention(Sublayer):
 
     key_width: Given[int | None] = None
     """The width of the memory for keys and values; None in self-attention."""
+    recordable: ClassVar[bool] = False
+    """Whether an `incremental` attention also takes the cache of a step that is recorded
+    (`zoo.fixed_cache`): `cache.extend` then returns room for all tokens there will be, of which
+    `mask` hides what is empty, so that the query is not the last of the keys: it is at
+    `cache.places(1, n_keys)`. Of a mask, `cache.of_new(mask, 1)` is the column of the new token. No
+    operation waits for the GPU."""
     reads: ClassVar[str | None] = None
     """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
     that scheme's module as `scheme` too."""
@@ -191,6 +197,9 @@ class Attention(Sublayer):
 
 class FeedForward(Sublayer):
     """Transforms each position. Module: `forward(x)`, (..., d_model) to (..., d_model)."""
+
+    recordable: ClassVar[bool] = True
+    """Whether no operation waits for the GPU, so that a step of generation can be recorded."""
 
     @property
     def incremental(self) -> bool:
@@ -432,6 +441,12 @@ class Block(Plugin):
     def not_incremental(self) -> tuple[str, ...]:
         """The parts that need all tokens at once, for a message. Without any, the block uses
         `LayerContext.cache`; a block that does not support it names itself."""
+        return (f"block `{self.kind}`",)
+
+    @property
+    def not_recordable(self) -> tuple[str, ...]:
+        """The parts with which a step of generation cannot be recorded, for a message; a block that
+        does not support it names itself (see `Attention.recordable`)."""
         return (f"block `{self.kind}`",)
 
     @property

@@ -1,7 +1,7 @@
 """Multi-head attention: the `attention` slot."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,7 @@ class MultiHead(Attention):
     grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with one multi-query attention
     (Shazeer 2019, arXiv:1911.02150)."""
 
+    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of query heads."""
     n_kv_heads: Shared[Size] = Field(default_factory=lambda data: data["n_heads"])

@@ -146,9 +146,16 @@ class Residual(Block):
 
     @property
     def not_incremental(self) -> tuple[str, ...]:
-        inner = {"attention": (self.self_attn, self.cross_attn), "ffn": (self.ffn,)}
-        parts = [(slot, part) for slot, some in inner.items() for part in some if part is not None]
-        return tuple(f"{slot} `{part.kind}`" for slot, part in parts if not part.incremental)
+        return tuple(name for name, part in self._mixing() if not part.incremental)
+
+    @property
+    def not_recordable(self) -> tuple[str, ...]:
+        return tuple(name for name, part in self._mixing() if not part.recordable)
+
+    def _mixing(self) -> list[tuple[str, Attention | FeedForward]]:
+        """The parts by which a token may depend on others, by what they are called in a message."""
+        parts = [("attention", self.self_attn), ("attention", self.cross_attn), ("ffn", self.ffn)]
+        return [(f"{slot} `{part.kind}`", part) for slot, part in parts if part is not None]
 
     @property
     def by_position(self) -> bool:

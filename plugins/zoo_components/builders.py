@@ -119,6 +119,7 @@ class EncoderDecoder(OfStacks):
             longest=self.decoder.position.longest,
             longest_source=self.encoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            not_recordable=self.decoder.not_recordable,
             looks_ahead=self.decoder.looks_ahead,
             changes=self.decoder.changes,
         )
@@ -285,6 +286,7 @@ class Decoder(OneStack):
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            not_recordable=self.decoder.not_recordable,
             looks_ahead=self.decoder.looks_ahead,
             changes=self.decoder.changes,
         )

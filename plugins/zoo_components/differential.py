@@ -1,6 +1,6 @@
 """Differential attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,7 @@ class Differential(Attention):
     multiplied by 1 - lambda_init. The factor is learned: lambda = exp(lambda_q1 . lambda_k1) -
     exp(lambda_q2 . lambda_k2) + lambda_init, with four vectors that all pairs share."""
 
+    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of query heads, two for each pair: pair i is of head i and head n_heads / 2 +
     i."""

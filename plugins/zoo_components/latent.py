@@ -1,6 +1,6 @@
 """Multi-head latent attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ class Latent(Attention):
     values of all heads are expanded from one narrow latent vector per token, which is all that
     generation keeps, beside one rotated key part that all heads share."""
 
+    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads."""
     q_lora_rank: SizeOrNone = "none"

@@ -1,6 +1,6 @@
 """Linear attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,7 @@ class Linear(Attention):
     instead of its square, and generation keeps these sums, of fixed size, and nothing of each
     token. It takes no rotation or bias of a position scheme."""
 
+    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads."""
     head_dim: Shared[Size] = Field(default_factory=default_head_dim)

@@ -23,6 +23,8 @@ class NoAttention(NoBranch, Attention):
     """No attention: a layer without the branch, in which no position sees another (a choice in
     models whose layers were found by search: Bercovich et al. 2024, arXiv:2411.19146)."""
 
+    recordable: ClassVar[bool] = True
+
     @property
     def takes_rotation(self) -> bool:
         return False

@@ -1,7 +1,7 @@
 """What mixers of tokens with a state have in common, in the `attention` slot."""
 
 from math import expm1, log
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
@@ -16,6 +16,8 @@ FIRST_STEP = log(expm1(FIRST_RATE))
 
 class Recurrent(Attention):
     """A mixer of tokens that goes through a sequence once, forwards, with a state of fixed size."""
+
+    recordable: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _check_own_sequence(self) -> Self:

@@ -283,6 +283,13 @@ class Stack(Component):
         return tuple(dict.fromkeys(parts))
 
     @property
+    def not_recordable(self) -> tuple[str, ...]:
+        """The parts with which a step of generation cannot be recorded, without repetitions, for a
+        message."""
+        parts = (part for group in self.groups for part in group.block.not_recordable)
+        return tuple(dict.fromkeys(parts))
+
+    @property
     def looks_ahead(self) -> tuple[str, ...]:
         """The parts by which a position depends on later ones, without repetitions, for a
         message."""

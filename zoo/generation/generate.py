@@ -10,6 +10,7 @@ import torch
 from zoo.errors import InputError, Problem
 from zoo.generation.beam import beam_search
 from zoo.generation.choosing import Choosing
+from zoo.generation.decoding import Decoding
 from zoo.generation.drafts import Draft, Drafting, Lookup
 from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
@@ -36,6 +37,7 @@ def generate(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
+    cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
 ) -> list[Generated]:
     """Continue prompts with a decoder, or generate targets from sources with an encoder-decoder.
@@ -57,6 +59,8 @@ def generate(
             (batch, length, width).
         memory_mask: boolean mask of the memory, (batch, length), False at padding.
         cache: whether to use a key-value cache.
+        cuda_graph: whether the step from one token to the next is recorded as a CUDA graph, of a
+            model on a GPU. The cache then has all of its room in each step.
         draft: what guesses tokens, of which the model checks several in one pass. The tokens stay
             the same, and in sampling their distribution; sequences are generated one by one.
 
@@ -80,13 +84,14 @@ def generate(
         memory_mask=memory_mask,
     )
     inputs = read(model)
-    drafting = _drafting(draft, method, cache, model, inputs, read)
+    drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
+    begin = partial(inputs.decoding, model, keep=cache, record=cuda_graph)
     found: dict[int, Generated] = {}
     with torch.inference_mode(), evaluating(*_models(model, drafting)):
         if isinstance(method, Beam):
-            decoding, sources = inputs.decoding(model, keep=cache), inputs.source_ids(method)
-            return beam_search(decoding, inputs.prompt, sources, method, inputs.ends)
-        for _, ended in _search(model, inputs, method, cache, drafting):
+            sources = inputs.source_ids(method)
+            return beam_search(begin(), inputs.prompt, sources, method, inputs.ends)
+        for _, ended in _search(model, inputs, method, begin, drafting):
             found.update(ended)
     return [found[number] for number in sorted(found)]
 
@@ -104,6 +109,7 @@ def stream(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
+    cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
 ) -> Iterator[list[int | None]]:
     """Generate as `generate` does, but yield one token of each sequence at a time.
@@ -131,10 +137,11 @@ def stream(
         memory_mask=memory_mask,
     )
     inputs = read(model)
-    drafting = _drafting(draft, method, cache, model, inputs, read)
+    drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
+    begin = partial(inputs.decoding, model, keep=cache, record=cuda_graph)
     if drafting is not None and len(inputs.prompt.values) > 1:
         raise InputError("with a `draft`, a stream is of one sequence: they are generated in turn")
-    return _steps(model, inputs, method, cache, drafting)
+    return _steps(model, inputs, method, begin, drafting)
 
 
 def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
@@ -148,11 +155,15 @@ def _drafting(
     draft: object,
     method: Method,
     cache: bool,
+    cuda_graph: bool,
     model: Transformer,
     inputs: Inputs,
     read: Callable[[Transformer], Inputs],
 ) -> Drafting | None:
-    """The checked draft, if there is one."""
+    """The draft, if there is one, after checking that it fits the other arguments and these fit
+    each other."""
+    if cuda_graph and not cache:
+        raise InputError("a step that is recorded has a cache: leave `cache` True")
     if draft is None:
         return None
     if isinstance(method, Beam):
@@ -164,6 +175,11 @@ def _drafting(
         )
     if not cache:
         raise InputError("guessed tokens are checked with a cache: leave `cache` True")
+    if cuda_graph:
+        raise InputError(
+            "guessed tokens are checked several at a time, and a CUDA graph is of one: `draft` or "
+            "`cuda_graph`"
+        )
     return Drafting.read(draft, model, inputs, read)
 
 
@@ -171,7 +187,7 @@ def _search(
     model: Transformer,
     inputs: Inputs,
     method: Greedy | Sampling,
-    cache: bool,
+    begin: Callable[[], Decoding],
     drafting: Drafting | None,
 ) -> Iterator[Step]:
     choosing = Choosing.begin(method, inputs.ends, inputs.prompt.values.device)
@@ -179,7 +195,7 @@ def _search(
     if drafting is not None:
         yield from speculative_search(model, inputs, sources, drafting, choosing)
     else:
-        yield from search(inputs.decoding(model, keep=cache), inputs.prompt, sources, choosing)
+        yield from search(begin(), inputs.prompt, sources, choosing)
 
 
 def _models(model: Transformer, drafting: Drafting | None) -> list[Transformer]:
@@ -191,11 +207,11 @@ def _steps(
     model: Transformer,
     inputs: Inputs,
     method: Greedy | Sampling,
-    cache: bool,
+    begin: Callable[[], Decoding],
     drafting: Drafting | None,
 ) -> Iterator[list[int | None]]:
     # Unlike a `with` statement, the decorator leaves inference mode between two steps.
-    steps = _search(model, inputs, method, cache, drafting)
+    steps = _search(model, inputs, method, begin, drafting)
     while True:
         with evaluating(*_models(model, drafting)):
             step = next(steps, None)

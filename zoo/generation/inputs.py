@@ -22,6 +22,7 @@ from zoo.generation.prompts import (
     read_images,
     read_vectors,
 )
+from zoo.generation.recorded import RecordedDecoding
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
 from zoo.wording import counted
@@ -108,12 +109,21 @@ class Inputs:
         memory = None if self.memory is None else self.memory.row(number)
         return Inputs(self.prompt.row(number), source, memory, self.ends)
 
-    def decoding(self, model: Transformer, *, keep: bool, back: int = 0) -> Decoding:
+    def decoding(
+        self, model: Transformer, *, keep: bool, back: int = 0, record: bool = False
+    ) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts, of
-        which the last `back` tokens can be taken back."""
+        which the last `back` tokens can be taken back; with `record`, its steps are recorded as a
+        CUDA graph.
+
+        Raises:
+            InputError: its steps cannot be recorded.
+        """
         memory = self.memory if self.source is None else encode(model, self.source)
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.ends.max_new_tokens - 1
+        if record:
+            return RecordedDecoding(model, capacity=capacity, memory=memory)
         return Decoding(model, capacity=capacity, memory=memory, keep=keep, back=back)
 
 

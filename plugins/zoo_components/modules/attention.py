@@ -210,8 +210,11 @@ class MultiHeadAttention(nn.Module):
         if self.reach is None or not self.reach.hides(n_keys):
             return mask
         assert positions is not None  # `forward` ensures it
-        keys = positions if cache is None else cache.positions(n_keys)
-        near = self.reach.mask(positions, keys)
+        if cache is None:
+            near = self.reach.mask(positions, positions)
+        else:
+            at = cache.places(positions.shape[-1], n_keys)
+            near = self.reach.mask(positions, cache.positions(n_keys), at)
         if global_tokens is not None:
             near = near | global_tokens[..., None, None, :]
         return join(last_keys(mask, n_keys), near)

@@ -110,6 +110,8 @@ class LinearAttention(nn.Module):
             (sums,) = summed() if cache is None else cache.of_memory(summed)
             return _divided(_features(q) @ sums)
         q, k, v = self._heads_of(x, x)
+        if cache is not None and mask is not None:
+            mask = cache.of_new(mask, x.shape[-2])
         k, v = _seen(k, v, mask)
         if not causal:
             return _divided(q @ _sum_of(k, v))

@@ -30,16 +30,20 @@ class Reach(NamedTuple):
             return True  # a graph is for sequences of all lengths
         return self.window is None or n_keys > self.past
 
-    def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def mask(
+        self, queries: torch.Tensor, keys: torch.Tensor, at: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """From positions (..., query) and (..., key), the mask (..., 1, query, key) for all heads;
-        without a batch, (query, key). The queries are the last of the keys. Chunks are counted by
-        positions; windows measure places in the sequence, padding included."""
+        without a batch, (query, key). `at` are the places of the queries among the keys, (query,);
+        by default they are the last. Chunks are counted by positions; windows measure places in the
+        sequence, padding included."""
         if self.chunk is not None:
             seen = queries[..., :, None] // self.chunk == keys[..., None, :] // self.chunk
             return seen if seen.dim() == 2 else seen.unsqueeze(-3)
         n_queries, n_keys = queries.shape[-1], keys.shape[-1]
         j = torch.arange(n_keys, device=keys.device)
-        distance = j[n_keys - n_queries :, None] - j
+        i = j[n_keys - n_queries :] if at is None else at
+        distance = i[:, None] - j
         assert self.window is not None  # without chunks
         return distance.abs() <= self.window if self.sides == "both" else distance < self.window
 

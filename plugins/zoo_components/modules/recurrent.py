@@ -65,6 +65,8 @@ class Recurrent(nn.Module):
         Raises:
             ValueError: the mask differs by query or head.
         """
+        if cache is not None and mask is not None:
+            mask = cache.of_new(mask, x.shape[-2])
         seen = new_tokens(mask, x.shape[-2])
         output, after = self.mix(x, seen, None if cache is None else cache.state)
         if cache is not None:

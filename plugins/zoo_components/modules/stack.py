@@ -156,7 +156,8 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
-        generated = cache is not None and _hides_more(real, mask)
+        # Of one token, whose mask has one row anyway, a fixed cache need not wait to be told.
+        generated = cache is not None and not cache.fixed and _hides_more(real, mask)
         if (self.padding_needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
@@ -174,7 +175,7 @@ class Stack(nn.Module):
             return_weights=return_weights,
         )
         contexts = {
-            schemes: self.with_schemes(shared, schemes, positions, keys, x.dtype)
+            schemes: self.with_schemes(shared, schemes, cache, x.dtype)
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         x, maps = self.run_layers(x, contexts, cache)
@@ -278,9 +279,9 @@ class Stack(nn.Module):
             raise ValueError("with a cache, a mask is (batch, length), False at padding")
         counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
         # Generation waits for each token anyway, and masks that hide nothing would slow attention.
-        if tokens is not None and bool(tokens.all()):
+        if tokens is not None and not cache.fixed and bool(tokens.all()):
             tokens = None
-        if counted is not None and bool(counted.all()):
+        if counted is not None and not cache.fixed and bool(counted.all()):
             counted = None
         return cache.append(self.length(inputs), seen=tokens, counted=counted, device=inputs.device)
 
@@ -288,16 +289,19 @@ class Stack(nn.Module):
         self,
         context: LayerContext,
         schemes: LayerSchemes,
-        positions: torch.Tensor,
-        keys: torch.Tensor,
+        cache: Cache | None,
         dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers that have these position schemes; `keys` are the positions of
-        all tokens so far."""
+        """The context of the layers that have these position schemes."""
+        positions, keys = context.positions, context.key_positions
+        assert positions is not None  # in every pass
+        assert keys is not None
+        counted = [(schemes.position, positions, keys)]
+        if schemes.relative is not None:
+            every = torch.arange(keys.shape[-1], device=keys.device)
+            new = every if cache is None else cache.places(positions.shape[-1])
+            counted.append((schemes.relative, new, every))
         rotation = bias = None
-        every = torch.arange(keys.shape[-1], device=keys.device)
-        new = every[keys.shape[-1] - positions.shape[-1] :]
-        counted = (schemes.position, positions, keys), (schemes.relative, new, every)
         for name, at, of_keys in counted:
             if name is not None:
                 scheme = self.scheme(name)

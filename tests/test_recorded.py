@@ -1,0 +1,211 @@
+"""Generation by steps that are recorded as a CUDA graph.
+
+Without a GPU nothing is recorded. Here the recorded step is called again instead, into the tensor
+that it returned when it was recorded, as a graph does; and whatever would wait for a GPU is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_cache import PAIR, ROWS, STEPS, VARIANTS, alone, built, memory, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import zoo
+from zoo.cache import Cache
+from zoo.errors import InputError
+from zoo.fixed_cache import FixedCache
+from zoo.generation import recorded
+from zoo.generation.prompts import read_ids
+from zoo.generation.recorded import RecordedDecoding
+
+WAITING = ("aten._local_scalar_dense", "aten.nonzero", "zoo_components.grouped_linear")
+"""Operations that wait for a GPU."""
+
+
+class Again:
+    """Calls the step of a decoding again, in place of a graph, after checking that all that it
+    reads and changes lies where it lay when it was recorded."""
+
+    recorded = 0
+
+    def __init__(self, call: Callable[[], torch.Tensor]) -> None:
+        Again.recorded += 1
+        self.call, self.result = call, torch.empty(0)
+        self.decoding: RecordedDecoding = call.__self__  # type: ignore[attr-defined]
+        self.at: list[int] | None = None
+
+    def __call__(self) -> torch.Tensor:
+        found = self.call()
+        at = [tensor.data_ptr() for tensor in tensors(self.decoding)]
+        if self.at is None:
+            self.at, self.result = at, found
+        assert at == self.at
+        return self.result.copy_(found)
+
+
+def tensors(decoding: RecordedDecoding) -> Iterator[torch.Tensor]:
+    """All tensors that outlast a step."""
+    assert decoding._token is not None
+    yield decoding._token
+    if decoding.memory is not None:
+        yield decoding.memory.states
+        yield from () if decoding.memory.mask is None else (decoding.memory.mask,)
+    caches: list[Any] = [decoding.cache]
+    for cache in caches:
+        caches += cache._parts.values()
+        yield cache._at
+        yield cache._seen
+        yield from () if cache._positions is None else (cache._positions,)
+        for kept in cache._kept():
+            yield from (*kept._buffers, *(kept._of_memory or ()), *(kept.state or ()))
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses operations that wait for a GPU, in the words of torch."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func).startswith(WAITING):
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded on a GPU is called again on the CPU."""
+    monkeypatch.setattr(recorded, "Recording", Again)
+    monkeypatch.setattr(recorded, "check_device", lambda model: None)
+    refusing = NoWaiting()
+
+    def switch(mode: str | int) -> None:
+        if mode == "error":
+            refusing.__enter__()
+        else:
+            refusing.__exit__(None, None, None)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", switch)
+
+
+MIXERS: dict[str, dict[str, Any]] = {
+    "mamba2": {"attention": {"kind": "mamba2", "state_size": 3}},
+    "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
+    "short_convolution": {"attention": "short_convolution", "n_heads": None},
+    "no_attention_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "none"}]}},
+}
+RECORDED = MIXERS | {name: values for name, values in VARIANTS.items() if name != "experts"}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", RECORDED)
+@torch.no_grad()
+def test_scores_are_those_of_each_row_alone(name: str) -> None:
+    values = {key: value for key, value in (tiny() | RECORDED[name]).items() if value is not None}
+    model = built(values)
+    first = [list(row[:-STEPS]) for row in ROWS]
+    prompt = read_ids(first, None, what="", vocab=23, pad_id=None, pad="left")
+    decoding = RecordedDecoding(model, capacity=len(ROWS[0]), memory=memory(model))
+    tokens, mask = prompt.values, prompt.mask
+    for step in range(STEPS + 1):
+        found = decoding.scores(tokens, mask)
+        for number, row in enumerate(ROWS):
+            expected = alone(model, row[: len(row) - STEPS + step], number)
+            torch.testing.assert_close(found[number], expected, rtol=0, atol=1e-10)
+        if step < STEPS:
+            tokens = torch.tensor([[row[len(row) - STEPS + step]] for row in ROWS])
+            mask = None
+    assert decoding._recording is not None
+
+
+DECODER = {"position": "rotary"}
+PROMPTS = [[3, 7, 4, 9, 11], [8, 4], [7, 5, 3]]
+METHODS = {
+    "greedy": zoo.Greedy(),
+    "sampling": zoo.Sampling(temperature=1.5, seed=3),
+    "beams": zoo.Beam(size=3),
+    "repetitions": zoo.Greedy(repetition_penalty=1.3),
+}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("variant", [DECODER, MIXERS["mamba2"], {**PAIR, "position": "rotary"}])
+def test_what_is_generated_is_the_same(variant: dict[str, Any], name: str) -> None:
+    values = {key: value for key, value in (tiny() | variant).items() if value is not None}
+    model = built(values)
+    start = {"start": 2} if "source_vocab" in values else {}
+    # Rows end at different lengths: then fewer are left, and the step is recorded anew.
+    options: dict[str, Any] = {"max_new_tokens": 20, "eos": [1, 4, 9], "method": METHODS[name]}
+    options |= start
+    Again.recorded = 0
+    found = zoo.generate(model, PROMPTS, cuda_graph=True, **options)
+    assert Again.recorded > 0
+    expected = zoo.generate(model, PROMPTS, **options)
+    assert [(one.ids, one.ended) for one in found] == [(one.ids, one.ended) for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected])
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_stream_is_the_same() -> None:
+    model = built(tiny() | DECODER)
+    found = list(zoo.stream(model, PROMPTS, max_new_tokens=9, cuda_graph=True))
+    assert found == list(zoo.stream(model, PROMPTS, max_new_tokens=9))
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (VARIANTS["experts"], "tiny cannot be recorded: what ffn `moe` does"),
+        (
+            {"attention": "disentangled", "position": {"kind": "disentangled", "n_buckets": 4}},
+            "tiny cannot be recorded: what attention `disentangled` does",
+        ),
+        (
+            {"position": {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 8}},
+            "tiny cannot be recorded: its positions are told apart otherwise in longer sequences",
+        ),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(values: dict[str, Any], why: str) -> None:
+    model = built(tiny() | values)
+    with pytest.raises(InputError, match=why):
+        zoo.generate(model, PROMPTS, max_new_tokens=9, cuda_graph=True)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_an_operation_that_waits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A component says that it can be recorded, and looks at a value."""
+    model = built(tiny() | VARIANTS["experts"])
+    monkeypatch.setattr("zoo_components.moe.MixtureOfExperts.recordable", True)
+    with pytest.raises(InputError, match="one of its layers waits for a value from the GPU"):
+        zoo.generate(model, PROMPTS, max_new_tokens=9, cuda_graph=True)
+
+
+def test_a_model_on_a_cpu_is_refused() -> None:
+    with pytest.raises(InputError, match="tiny is on the device `cpu`, and `cuda_graph` is for"):
+        zoo.generate(built(tiny()), PROMPTS, max_new_tokens=9, cuda_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"cache": False}, "a step that is recorded has a cache"),
+        ({"draft": zoo.Lookup()}, "`draft` or `cuda_graph`"),
+    ],
+)
+def test_options_that_contradict_it(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        zoo.generate(built(tiny()), PROMPTS, max_new_tokens=9, cuda_graph=True, **options)
+
+
+def test_a_fixed_cache_takes_one_token_at_a_time() -> None:
+    cache = Cache(8)
+    cache.append(2, seen=None, counted=None, device=torch.device("cpu"))
+    fixed = FixedCache(cache, torch.device("cpu"))
+    with pytest.raises(ValueError, match="one token at a time, not 2"):
+        fixed.append(2, seen=None, counted=None, device=torch.device("cpu"))
