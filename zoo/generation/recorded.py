@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import torch
+from torch import nn
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.fixed_cache import FixedCache
 from zoo.generation.decoding import Decoding, Memory, describe
 from zoo.transformer import Transformer
+
+_checked: WeakSet[nn.Module] = WeakSet()
+"""Models of which no step has waited for the GPU."""
 
 ELSEWHERE = "without `cuda_graph` it generates the same, step by step"
 
@@ -52,8 +57,9 @@ class RecordedDecoding(Decoding):
         check_device(model)
         check_recordable(model, capacity)
         super().__init__(model, capacity=capacity, memory=memory, keep=True)
+        self._module = model
         self._token: torch.Tensor | None = None
-        self._steps = 0
+        self._warm = False
         self._recording: Recording | None = None
 
     def scores(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -64,22 +70,23 @@ class RecordedDecoding(Decoding):
             self._begin(tokens)
         else:
             self._token.copy_(tokens)
-        if self._recording is not None:
-            return self._recording()
-        self._steps += 1
-        if self._steps == 1:  # which makes what is made once, such as compiled layers
+        if not self._warm:  # the first step makes what is made once, such as compiled layers
+            self._warm = True
             return self._step()
-        if self._steps == 2:
+        if self._module not in _checked:
             with waiting_refused(self.name):
-                return self._step()
-        self._recording = Recording(self._step)
+                scores = self._step()
+            _checked.add(self._module)
+            return scores
+        if self._recording is None:
+            self._recording = Recording(self._step)
         return self._recording()
 
     def _begin(self, tokens: torch.Tensor) -> None:
         """Prepare to record steps for this number of rows."""
         if not self.cache.fixed:
             self.cache = FixedCache(self.cache, self.device)
-        self._token, self._recording, self._steps = tokens.clone(), None, 0
+        self._token, self._recording, self._warm = tokens.clone(), None, False
 
     def _step(self) -> torch.Tensor:
         assert self._token is not None  # after `_begin`

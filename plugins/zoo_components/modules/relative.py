@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from zoo.position import PositionScheme
+from zoo_components.modules.constant import Constant
 
 
 class AlibiPositions(PositionScheme):
@@ -15,14 +16,14 @@ class AlibiPositions(PositionScheme):
 
     def __init__(self, *, n_heads: int, max_exponent: float, scale: float, rounded: bool) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(n_heads, max_exponent)
+        self.slopes = Constant(alibi_slopes(n_heads, max_exponent))
         self.scale, self.rounded = scale, rounded
 
     def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The bias (..., heads, query, key) for the positions of queries and keys, (...,
         length)."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
-        slopes = torch.tensor(self.slopes, dtype=exact, device=keys.device)[:, None, None]
+        slopes = self.slopes.on(keys.device, exact)[:, None, None]
         if self.rounded:
             # The absolute positions of the keys, since positions relative to the query are rounded
             # differently. Without rounding, they differ by a constant for each query.
