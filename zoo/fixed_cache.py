@@ -8,11 +8,15 @@ step itself changes.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import torch
 
 from zoo.cache import AttentionCache, Cache, LayerCache, Tensors
+
+ALIGNED = 8
+"""The capacity is a multiple of this, as kernels of attention read masks with such rows."""
 
 
 class FixedCache(Cache):
@@ -27,7 +31,7 @@ class FixedCache(Cache):
     fixed = True
 
     def __init__(self, cache: Cache, device: torch.device) -> None:
-        super().__init__(cache.capacity)
+        super().__init__(ALIGNED * math.ceil(cache.capacity / ALIGNED))
         self.length, self._device = cache.length, device
         self._at = torch.tensor([cache.length - 1], device=device)
         seen = torch.zeros(1, self.capacity, dtype=torch.bool, device=device)
