@@ -47,6 +47,7 @@ CPU = Place(torch.device("cpu"), torch.float32)
 def compile_layers(model: nn.Module) -> None:
     """Compile every layer of a model, whatever its library: what a list of modules holds. Layers
     that are alike share one graph, and so take a fraction of a whole model's time."""
+    torch.compiler.reset()  # or layers of earlier models count as variants of these
     for module in list(model.modules()):
         if isinstance(module, nn.ModuleList):
             for layer in module:
