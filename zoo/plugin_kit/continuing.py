@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from zoo.cache import Cache
 from zoo.context import LayerContext
+from zoo.fixed_cache import FixedCache
 from zoo.plugin_kit.attending import AttendingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
@@ -32,6 +34,7 @@ class _Steps(NamedTuple):
         padded: whether there is padding on the left, which a mask hides.
         reordered: whether the rows are reordered and repeated after the first step.
         taken_back: whether the tokens of a step are taken back, and come again.
+        recorded: whether the cache has fixed shapes after the first step.
     """
 
     when: str
@@ -40,6 +43,7 @@ class _Steps(NamedTuple):
     padded: bool = False
     reordered: bool = False
     taken_back: bool = False
+    recorded: bool = False
 
 
 _STEPS = (
@@ -73,6 +77,25 @@ _STEPS = (
 )
 
 
+_RECORDED_STEPS = (
+    _Steps(
+        "with the cache of a step that is recorded (`recordable`)",
+        "`cache.extend` then returns room for all tokens there will be, and `mask` hides what is "
+        "empty; the query is at `cache.places(1, n_keys)`",
+        sizes=(3, 1, 1, 1),
+        recorded=True,
+    ),
+    _Steps(
+        "with the cache of a step that is recorded (`recordable`), and padding on the left",
+        "of `mask`, `cache.of_new(mask, n_tokens)` is about the new tokens",
+        sizes=(3, 1, 1, 1),
+        padded=True,
+        reordered=True,
+        recorded=True,
+    ),
+)
+
+
 OF_ANOTHER = "of_another"
 """The name in a layer's cache of the keys and values of another layer, which the kit stands for."""
 
@@ -85,13 +108,19 @@ class ContinuingDriver(AttendingDriver):
         """Whether the description states that the module can continue from a cache."""
         raise NotImplementedError
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the description states that the module can continue in a step that is
+        recorded."""
+        raise NotImplementedError
+
     def continues(self) -> None:
         if not self.continued:
             return
         inputs = self.inputs(torch.float64)
         with torch.no_grad():  # as in generation: a cache has no gradients
             for positioned in (False, True):
-                for steps in _STEPS:
+                for steps in _STEPS + _RECORDED_STEPS * self.recorded:
                     self._check_steps(inputs, steps, positioned=positioned)
             self._check_counts(inputs)
 
@@ -122,10 +151,13 @@ class ContinuingDriver(AttendingDriver):
                     f"the output is another {steps.when}, although it is said to be incremental\n"
                     f"help: {steps.help}"
                 )
-            _expect_no_more(cache)
+            if not cache.fixed:
+                _expect_no_more(cache)
             if steps.reordered and len(rows) == BATCH:
                 rows = torch.tensor([1, 0, 1])  # as beam search does
                 cache.select(rows, rows)
+            if steps.recorded and not cache.fixed:
+                cache = FixedCache(cache, rows.device)
 
     def _next(
         self,
@@ -146,7 +178,11 @@ class ContinuingDriver(AttendingDriver):
         if positioned and self.takes_rotation:
             rotation = turning(positions.double())
         if positioned and self.takes_bias:
-            bias = self.bias(torch.float64)[..., now, : now.stop]
+            bias = self.bias(torch.float64)[..., now, :]
+            if cache.fixed:
+                bias = F.pad(bias, (0, cache.capacity - LENGTH))
+            else:
+                bias = bias[..., : now.stop]
             bias = bias[0] if seen is None else bias[rows]
         if memory is not None and seen is not None:
             memory_mask = seen[rows, None, None, :MEMORY_LENGTH]

@@ -46,6 +46,10 @@ class AttentionDriver(ContinuingDriver):
     def continued(self) -> bool:
         return bool(self.described.incremental)
 
+    @property
+    def recorded(self) -> bool:
+        return bool(self.described.recordable)
+
     def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         if self.described.needs_keys is not None:
             context = context._replace(keys=_shared(self.described.needs_keys, x, context))
@@ -126,6 +130,10 @@ class BlockDriver(ContinuingDriver):
     @property
     def continued(self) -> bool:
         return not self.described.not_incremental
+
+    @property
+    def recorded(self) -> bool:
+        return not self.described.not_recordable
 
     @property
     def looks_ahead(self) -> bool:
