@@ -1188,6 +1188,68 @@ BROKEN: Mapping[str, Broken] = {
         "what `zoo.generate` scores is another than what a call with all tokens gives",
         "from zoo.purpose import Generation",
     ),
+    "builder_recorded_number": Broken(  # what Python counts is recorded as it was
+        "builder",
+        {
+            "    def ties(self)": GENERATES["    def ties(self)"].replace(
+                "(self.vocab)", "(self.vocab, not_recordable=())"
+            ),
+            "        def forward(": "        def decode(self, target, memory, *, target_mask, "
+            "memory_mask, cache):\n"
+            "            n, device = target.shape[1], target.device\n"
+            "            at = cache.append(\n"
+            "                n, seen=target_mask, counted=target_mask, device=device\n"
+            "            )\n"
+            "            x = self.embed(target, at, token_types=None, mask=None)\n"
+            "            mask = cache.mask\n"
+            "            if mask is not None:\n"
+            "                there = torch.arange(mask.shape[-1], device=device)\n"
+            "                mask = mask & (there < cache.length)\n"
+            "            for number, layer in enumerate(self.layers):\n"
+            "                context = LayerContext(\n"
+            "                    mask=mask, positions=at, causal=True, cache=cache.layer(number)\n"
+            "                )\n"
+            "                x, _ = layer(x, context)\n"
+            "            return x\n\n        def forward(",
+        },
+        ("cache", "declared"),
+        "the scores are others in a step that is recorded, for a CUDA graph",
+        "from zoo.purpose import Generation",
+    ),
+    "recorded_at_the_last_key": Broken(  # a window of two tokens, in a cache that has no room
+        "attention",
+        {".tril(n_before)": ".tril(n_before).triu(n_before - 1)"},
+        ("cache",),
+        "the output is another in a step that is recorded (`recordable`)\n"
+        "help: `cache.extend` then returns room for all tokens there will be",
+    ),
+    "recorded_number": Broken(  # what Python counts is recorded as it was
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                there = torch.arange(k.shape[-2], device=x.device)\n"
+            "                seen = there < cache.cache.length\n"
+            "                mask = seen if mask is None else mask & seen"
+        },
+        ("cache",),
+        "the output is another in a step that is recorded (`recordable`)",
+    ),
+    "recorded_looks_at_a_value": Broken(
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                if bool(x.isnan().any()):\n"
+            "                    raise RuntimeError"
+        },
+        ("cache",),
+        "`aten._local_scalar_dense.default` looks at a value, for which it would wait for the GPU",
+    ),
+    "block_hides_what_is_not_recorded": Broken(
+        "block",
+        {"in (attention, network) if": "in (attention,) if"},
+        ("declared",),
+        "with `ffn` that cannot be recorded, `not_recordable` is empty, so that the model is",
+    ),
     "cache_uncounted": Broken(
         "attention",
         {"cache=0 if self.key_width else 2 * ": "cache=0 if self.key_width else "},
@@ -1383,7 +1445,7 @@ BROKEN: Mapping[str, Broken] = {
         "block", {"causal=context.causal": "causal=True"}, ("masks",), "`only_causal` is True"
     ),
     "block_unmasked": Broken(
-        "block", {"mask=context.mask": "mask=None"}, ("masks",), "hides changes the output"
+        "block", {"mask=context.mask": "mask=None"}, ("masks", "cache"), "hides changes the output"
     ),
     "model_unmasked": Broken(
         "builder",

@@ -1,13 +1,12 @@
 """Generation by steps that are recorded as a CUDA graph.
 
-Without a GPU nothing is recorded. Here the recorded step is called again instead, into the tensor
-that it returned when it was recorded, as a graph does; and whatever would wait for a GPU is
-refused.
+Without a GPU, a tape stands for the graph: it runs the operations of the recorded step again, on
+the same tensors. Whatever would wait for a GPU is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,47 +21,20 @@ from zoo.fixed_cache import FixedCache
 from zoo.generation import recorded
 from zoo.generation.prompts import read_ids
 from zoo.generation.recorded import RecordedDecoding
+from zoo.plugin_kit.tape import Tape
 
 WAITING = ("aten._local_scalar_dense", "aten.nonzero", "zoo_components.grouped_linear")
 """Operations that wait for a GPU."""
 
 
-class Again:
-    """Calls the step of a decoding again, in place of a graph, after checking that all that it
-    reads and changes lies where it lay when it was recorded."""
+class Counted(Tape):
+    """Counts recordings."""
 
-    recorded = 0
+    n_recorded = 0
 
     def __init__(self, call: Callable[[], torch.Tensor]) -> None:
-        Again.recorded += 1
-        self.call, self.result = call, torch.empty(0)
-        self.decoding: RecordedDecoding = call.__self__  # type: ignore[attr-defined]
-        self.at: list[int] | None = None
-
-    def __call__(self) -> torch.Tensor:
-        found = self.call()
-        at = [tensor.data_ptr() for tensor in tensors(self.decoding)]
-        if self.at is None:
-            self.at, self.result = at, found
-        assert at == self.at
-        return self.result.copy_(found)
-
-
-def tensors(decoding: RecordedDecoding) -> Iterator[torch.Tensor]:
-    """All tensors that outlast a step."""
-    assert decoding._token is not None
-    yield decoding._token
-    if decoding.memory is not None:
-        yield decoding.memory.states
-        yield from () if decoding.memory.mask is None else (decoding.memory.mask,)
-    caches: list[Any] = [decoding.cache]
-    for cache in caches:
-        caches += cache._parts.values()
-        yield cache._at
-        yield cache._seen
-        yield from () if cache._positions is None else (cache._positions,)
-        for kept in cache._kept():
-            yield from (*kept._buffers, *(kept._of_memory or ()), *(kept.state or ()))
+        super().__init__(call)
+        Counted.n_recorded += 1
 
 
 class NoWaiting(TorchDispatchMode):
@@ -76,8 +48,8 @@ class NoWaiting(TorchDispatchMode):
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded on a GPU is called again on the CPU."""
-    monkeypatch.setattr(recorded, "Recording", Again)
+    """What is recorded on a GPU is recorded on a tape."""
+    monkeypatch.setattr(recorded, "Recording", Counted)
     monkeypatch.setattr(recorded, "check_device", lambda model: None)
     refusing = NoWaiting()
 
@@ -141,9 +113,9 @@ def test_what_is_generated_is_the_same(variant: dict[str, Any], name: str) -> No
     # Rows end at different lengths: then fewer are left, and the step is recorded anew.
     options: dict[str, Any] = {"max_new_tokens": 20, "eos": [1, 4, 9], "method": METHODS[name]}
     options |= start
-    Again.recorded = 0
+    Counted.n_recorded = 0
     found = zoo.generate(model, PROMPTS, cuda_graph=True, **options)
-    assert Again.recorded > 0
+    assert Counted.n_recorded > 0
     expected = zoo.generate(model, PROMPTS, **options)
     assert [(one.ids, one.ended) for one in found] == [(one.ids, one.ended) for one in expected]
     assert [one.score for one in found] == pytest.approx([one.score for one in expected])

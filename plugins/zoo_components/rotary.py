@@ -304,14 +304,15 @@ class LongRotary(Rotary):
         return before <= self.original_length < after
 
     def frequencies(self) -> "Frequencies":
+        from zoo_components.modules.constant import Constant
         from zoo_components.modules.frequencies import LongFrequencies
 
         return LongFrequencies(
             width=self.rotated_width,
             base=self.base,
             original_length=self.original_length,
-            short_factors=self.short_factors,
-            long_factors=self.long_factors,
+            short_factors=Constant(self.short_factors),
+            long_factors=Constant(self.long_factors),
         )
 
 

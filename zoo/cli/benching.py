@@ -7,7 +7,7 @@ import gc
 import click
 
 import zoo
-from zoo.cli.options import Layers, dtype_choice, json_option, model_type
+from zoo.cli.options import Layers, device_option, dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -49,7 +49,7 @@ from zoo.cli.progress import count_bar
     show_default=True,
     help="Rounds, each of all models in turn.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Device to measure on.")
+@device_option
 @click.option(
     "--dtype",
     type=dtype_choice,

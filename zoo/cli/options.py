@@ -19,6 +19,12 @@ Layers = Callable[[], "Registry"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 dtype_choice = click.Choice(["float32", "float64", "float16", "bfloat16"])
+device_option = click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="Compute on this device, such as `cuda` or `mps`.",
+)
 weights_option = click.option(
     "--weights",
     type=click.Choice(["int8"]),

@@ -15,7 +15,13 @@ import click
 from click.core import ParameterSource
 
 from zoo.cli import standard_input
-from zoo.cli.options import dtype_choice, json_option, model_type, weights_option
+from zoo.cli.options import (
+    device_option,
+    dtype_choice,
+    json_option,
+    model_type,
+    weights_option,
+)
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
 from zoo.wording import counted
@@ -43,6 +49,7 @@ GENERATING_OPTIONS = {
     "start",
     "draft",
     "lookup",
+    "cuda_graph",
 }
 
 
@@ -134,6 +141,12 @@ GENERATING_OPTIONS = {
 @click.option(
     "--dtype", type=dtype_choice, help="Compute in this dtype.  [default: that of the weights]"
 )
+@device_option
+@click.option(
+    "--cuda-graph",
+    is_flag=True,
+    help="On a GPU, record the step from token to token once: faster, the same text.",
+)
 @weights_option
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
@@ -162,6 +175,8 @@ def run(
     draft: str | None,
     lookup: bool,
     dtype: str | None,
+    device: str,
+    cuda_graph: bool,
     weights: str | None,
     mask_id: int | None,
     as_json: bool,
@@ -220,7 +235,9 @@ def run(
 
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
-        found = load_runner(model, of_texts=texts, dtype=dtype, registry=context.obj())
+        found = load_runner(
+            model, of_texts=texts, device=device, dtype=dtype, registry=context.obj()
+        )
         if weights == "int8":
             quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
@@ -243,13 +260,14 @@ def run(
             "method": method,
             "eos": eos,
             "start": start or None,
+            "cuda_graph": cuda_graph,
             "top": top,
             **({"labels": labels or None} if sees else {"mask_id": mask_id}),
         }
         if isinstance(found, TextModel):
             asked["draft"] = Lookup() if lookup else None
             if draft is not None:
-                smaller = TextModel.load(draft, dtype=dtype, registry=context.obj())
+                smaller = TextModel.load(draft, device=device, dtype=dtype, registry=context.obj())
                 asked["draft"] = found.draft(smaller)
                 if weights == "int8":
                     quantize_weights(smaller.transformer)

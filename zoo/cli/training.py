@@ -10,6 +10,7 @@ import click
 
 from zoo.cli.options import (
     Layers,
+    device_option,
     dtype_choice,
     json_option,
     model_type,
@@ -99,6 +100,7 @@ def train(
     show_default=True,
     help="Compute in this dtype, such as that in which the model will be used.",
 )
+@device_option
 @weights_option
 @json_option
 @click.pass_obj
@@ -109,6 +111,7 @@ def score(
     window: int | None,
     stride: int | None,
     dtype: str,
+    device: str,
     weights: Literal["int8"] | None,
     as_json: bool,
 ) -> None:
@@ -127,6 +130,7 @@ def score(
             window=window,
             stride=stride,
             dtype=dtype,
+            device=device,
             weights=weights,
             registry=layers(),
             on_progress=bar.set_done,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from zoo.plugin_kit.driver import (
     padded,
     turning,
 )
+from zoo.plugin_kit.tape import Tape
 from zoo.registering.plugin_errors import describe_failure
 
 
@@ -34,7 +36,6 @@ class _Steps(NamedTuple):
         padded: whether there is padding on the left, which a mask hides.
         reordered: whether the rows are reordered and repeated after the first step.
         taken_back: whether the tokens of a step are taken back, and come again.
-        recorded: whether the cache has fixed shapes after the first step.
     """
 
     when: str
@@ -43,7 +44,6 @@ class _Steps(NamedTuple):
     padded: bool = False
     reordered: bool = False
     taken_back: bool = False
-    recorded: bool = False
 
 
 _STEPS = (
@@ -79,19 +79,17 @@ _STEPS = (
 
 _RECORDED_STEPS = (
     _Steps(
-        "with the cache of a step that is recorded (`recordable`)",
+        "in a step that is recorded (`recordable`)",
         "`cache.extend` then returns room for all tokens there will be, and `mask` hides what is "
         "empty; the query is at `cache.places(1, n_keys)`",
         sizes=(3, 1, 1, 1),
-        recorded=True,
     ),
     _Steps(
-        "with the cache of a step that is recorded (`recordable`), and padding on the left",
-        "of `mask`, `cache.of_new(mask, n_tokens)` is about the new tokens",
+        "in a step that is recorded (`recordable`), with padding on the left",
+        "of `mask`, `cache.of_new(mask, 1)` is about the new token",
         sizes=(3, 1, 1, 1),
         padded=True,
         reordered=True,
-        recorded=True,
     ),
 )
 
@@ -114,15 +112,23 @@ class ContinuingDriver(AttendingDriver):
         recorded."""
         raise NotImplementedError
 
+    @cached_property
+    def _bias(self) -> torch.Tensor:
+        """Made once: a step that is recorded draws no random numbers."""
+        return self.bias(torch.float64)
+
     def continues(self) -> None:
         if not self.continued:
             return
         inputs = self.inputs(torch.float64)
         with torch.no_grad():  # as in generation: a cache has no gradients
             for positioned in (False, True):
-                for steps in _STEPS + _RECORDED_STEPS * self.recorded:
+                for steps in _STEPS:
                     self._check_steps(inputs, steps, positioned=positioned)
             self._check_counts(inputs)
+            for positioned in (False, True) if self.recorded else ():
+                for steps in _RECORDED_STEPS:
+                    self._check_recorded(inputs, steps, positioned=positioned)
 
     def _check_steps(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
         """Raises PromiseError unless the output of these steps with a cache is that of all tokens
@@ -151,13 +157,44 @@ class ContinuingDriver(AttendingDriver):
                     f"the output is another {steps.when}, although it is said to be incremental\n"
                     f"help: {steps.help}"
                 )
-            if not cache.fixed:
-                _expect_no_more(cache)
+            _expect_no_more(cache)
             if steps.reordered and len(rows) == BATCH:
                 rows = torch.tensor([1, 0, 1])  # as beam search does
                 cache.select(rows, rows)
-            if steps.recorded and not cache.fixed:
-                cache = FixedCache(cache, rows.device)
+
+    def _check_recorded(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
+        """Raises PromiseError unless the output of these steps is that of all tokens at once, where
+        those for one token are recorded."""
+        seen = padded() if steps.padded else None
+        rows = torch.arange(BATCH)
+        whole, _ = self.call(
+            inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
+        )
+        before = Cache(LENGTH)
+        context = self._next(inputs, before, steps.sizes[0], rows, seen, positioned)
+        self.call(inputs[0][:, : before.length], context._replace(cache=before.layer(0)))
+        if steps.reordered:
+            rows = torch.tensor([1, 0, 1])
+            before.select(rows, rows)
+        cache, first = FixedCache(before, rows.device), before.length
+        x = inputs[0][rows, first : first + 1]
+
+        def step() -> torch.Tensor:
+            context = self._next(inputs, cache, 1, rows, seen, positioned)
+            return self.call(x, context._replace(cache=cache.layer(0)))[0]
+
+        recorded = Tape(step)
+        for at in range(first, LENGTH):
+            x.copy_(inputs[0][rows, at : at + 1])
+            try:
+                found = recorded()
+            except PromiseError:
+                raise
+            except Exception as error:
+                told = describe_failure(f"a call {steps.when}", error).message
+                raise PromiseError(f"{told}\nhelp: {steps.help}") from None
+            if not close(found, whole[rows, at : at + 1], 1e-9):
+                raise PromiseError(f"the output is another {steps.when}\nhelp: {steps.help}")
 
     def _next(
         self,
@@ -178,7 +215,7 @@ class ContinuingDriver(AttendingDriver):
         if positioned and self.takes_rotation:
             rotation = turning(positions.double())
         if positioned and self.takes_bias:
-            bias = self.bias(torch.float64)[..., now, :]
+            bias = self._bias[..., cache.places(n_tokens), :]
             if cache.fixed:
                 bias = F.pad(bias, (0, cache.capacity - LENGTH))
             else:

@@ -16,8 +16,8 @@ from zoo.wording import dotted
 
 
 def declared(spec: ModelSpec, registry: Registry) -> None:
-    """With parts that mix tokens, a block or a builder says that it needs all tokens at once, and
-    that a token sees later ones."""
+    """With parts that mix tokens, a block or a builder says that it needs all tokens at once, that
+    a token sees later ones, and that a step of generation cannot be recorded."""
     for slot in MIXING:
         data = spec.to_dict()
         paths = [path for path, of_slot in _slots_in(spec.model) if of_slot == slot]
@@ -40,6 +40,9 @@ def declared(spec: ModelSpec, registry: Registry) -> None:
         if slot != "attention" and not subject.looks_ahead:
             wrong = "is trained and measured on tokens that it sees"
             raise _silent(f"{told} see later tokens", "looks_ahead", wrong)
+        if slot != "embedding" and not subject.not_recordable:
+            wrong = "is recorded as a CUDA graph that generates wrongly"
+            raise _silent(f"{told} cannot be recorded", "not_recordable", wrong)
 
 
 def _silent(told: str, name: str, wrong: str) -> PromiseError:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
@@ -155,6 +155,8 @@ class LooksAhead:
 
 class MixingNetwork(LooksAhead, FeedForward):
     """A network in which a token sees later ones."""
+
+    recordable: ClassVar[bool] = False
 
 
 class MixingEmbedding(LooksAhead, Embedding):

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import torch
 
 from zoo.component import fields_of
+from zoo.fixed_cache import FixedCache
 from zoo.generation import RecomputeWarning, generate
+from zoo.generation.decoding import Decoding, encode
+from zoo.generation.prompts import Rows
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
@@ -25,6 +28,8 @@ from zoo.plugin_kit.driver import (
     vectors,
     with_another,
 )
+from zoo.plugin_kit.tape import Tape
+from zoo.purpose import Generation
 from zoo.registering.plugin_errors import describe_failure
 from zoo.transformer import AttentionMaps
 
@@ -98,7 +103,7 @@ class BuilderDriver(Driver):
                 "zoo.transformer.Generating"
             ) from None
         for prompt, row in zip(prompts, found, strict=True):
-            before = [torch.tensor([prompt])] if how.has_source else []
+            before = (torch.tensor([prompt]),) if how.has_source else ()
             start = [1] if how.has_source else prompt
             target = torch.tensor([[*start, *row.ids]])
             scores = self.model(*before, target)[0, len(start) - 1 : -1].log_softmax(-1)
@@ -109,6 +114,29 @@ class BuilderDriver(Driver):
                     "help: a model whose tokens see later ones says so: "
                     "`Generation(..., looks_ahead=)`"
                 )
+            if not (how.not_incremental or how.not_recordable or _change(how, target.shape[1])):
+                self._check_recorded(before, target, len(start))
+
+    def _check_recorded(self, source: Tensors, target: torch.Tensor, n_first: int) -> None:
+        """Raises PromiseError unless the scores of the tokens after the first are those of a call
+        with all tokens, where the steps for one token are recorded."""
+        n_tokens = target.shape[1]
+        with torch.no_grad():
+            whole = self.model(*source, target)[0]
+            memory = encode(self.model, Rows(source[0], None)) if source else None
+            decoding = Decoding(self.model, capacity=n_tokens, memory=memory, keep=True)
+            decoding.scores(target[:, :n_first])
+            decoding.cache = FixedCache(decoding.cache, target.device)
+            token = torch.empty_like(target[:, :1])
+            recorded = Tape(lambda: decoding.scores(token))
+            for at in range(n_first, n_tokens):
+                token.copy_(target[:, at : at + 1])
+                if not close(recorded()[0], whole[at], 1e-9):
+                    raise PromiseError(
+                        "the scores are others in a step that is recorded, for a CUDA graph\n"
+                        "help: pass on `mask=cache.mask` and the positions that `cache.append` "
+                        "returns, or say `Generation(..., not_recordable=)`"
+                    )
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
@@ -129,3 +157,8 @@ class BuilderDriver(Driver):
             mask[:] = False
             if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
                 yield f"a `{name}_mask` that hides everything gives NaN"
+
+
+def _change(how: Generation, n_tokens: int) -> bool:
+    """Whether positions are told apart otherwise in longer sequences of up to this length."""
+    return any(how.changes(n, n + 1) for n in range(1, n_tokens))

@@ -128,6 +128,7 @@ class ImageModel:
         method: Greedy | Sampling | Beam | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
+        cuda_graph: bool = False,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
         """Run the model's task: classify images, embed them, or write their captions.
@@ -140,7 +141,7 @@ class ImageModel:
             top: how many of the likeliest classes or labels are told. By default all labels; five
                 classes, and of a model whose images may be of several classes also all that are
                 likelier than not.
-            max_new_tokens, method, eos, start: for captions, as in `TextModel.run`.
+            max_new_tokens, method, eos, start, cuda_graph: for captions, as in `TextModel.run`.
             places: where each image is, for messages; by default a file's path, or `image 2`.
 
         Returns:
@@ -165,6 +166,9 @@ class ImageModel:
             asked = generate_arguments(
                 self.transformer.spec, self.settings, max_new_tokens, method, eos, start
             )
+            asked["cuda_graph"] = cuda_graph
+        elif cuda_graph:
+            raise InputError(f"{self.transformer.spec.name} generates no tokens in steps to record")
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             pixels = self._pixels([(images[place], places[place]) for place in batch])

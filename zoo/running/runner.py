@@ -11,11 +11,11 @@ from zoo.weights.reader import read_header
 
 
 def load_runner(
-    path_or_name: str, *, of_texts: bool, dtype: str | None, registry: Registry
+    path_or_name: str, *, of_texts: bool, device: str, dtype: str | None, registry: Registry
 ) -> TextModel | ImageModel:
     """Load a model with what its folder holds for its inputs: images if it takes any, unless it is
     to be `of_texts`. Raises ZooError as `TextModel.load` and `ImageModel.load`."""
     path = find_weights(path_or_name, registry).path
     spec = spec_of_weights(read_header(path), str(path), registry)
     kind = ImageModel if spec.model.images and not of_texts else TextModel
-    return kind.load(path_or_name, dtype=dtype, registry=registry)
+    return kind.load(path_or_name, device=device, dtype=dtype, registry=registry)

@@ -113,6 +113,7 @@ class TextModel:
         top: int | None = None,
         places: Sequence[Place] | None = None,
         draft: Draft | Lookup | None = None,
+        cuda_graph: bool = False,
     ) -> list[dict[str, Any]]:
         """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
 
@@ -134,6 +135,7 @@ class TextModel:
             places: where each text was written, for messages; by default `text 2` and so on.
             draft: what guesses tokens, of which the model checks several in one pass: `draft(...)`
                 of a smaller model, or `zoo.Lookup()`. Texts are generated one by one.
+            cuda_graph: whether the steps of generation are recorded, as in `zoo.generate`.
 
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
@@ -153,6 +155,8 @@ class TextModel:
             check_new_tokens(max_new_tokens)
         elif draft is not None:
             raise InputError(f"{self.transformer.spec.name} generates no tokens to be guessed")
+        elif cuda_graph:
+            raise InputError(f"{self.transformer.spec.name} generates no tokens in steps to record")
         if mask_id is not None and self.task != "fill_mask":
             raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
         check_top(top, self.task, self.transformer.spec.name)
@@ -170,7 +174,8 @@ class TextModel:
             asked = generate_arguments(
                 self.transformer.spec, self.settings, max_new_tokens, method, eos, start
             )
-            found = self._generated([row.ids for row in rows], {**asked, "draft": draft})
+            asked |= {"draft": draft, "cuda_graph": cuda_graph}
+            found = self._generated([row.ids for row in rows], asked)
         else:
             found = self._read(rows, mask_id, top)
         return [
@@ -190,6 +195,7 @@ class TextModel:
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         draft: Draft | Lookup | None = None,
+        cuda_graph: bool = False,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
         The arguments are those of `run`. If the model's folder asks for beams, whose tokens are
@@ -212,7 +218,7 @@ class TextModel:
         )
         ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._row(text, max_new_tokens).ids]
-        asked["draft"] = draft
+        asked |= {"draft": draft, "cuda_graph": cuda_graph}
         if method is None and isinstance(asked["method"], Beam):
             return (found["text"] for found in self._generated(rows, asked))
         steps = stream(self.transformer, rows, **asked)

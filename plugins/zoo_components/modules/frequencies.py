@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from zoo_components.modules.constant import Constant
+
 
 @dataclass(frozen=True, kw_only=True)
 class Frequencies:
@@ -124,13 +126,13 @@ class LongFrequencies(Frequencies):
     depends on whether the sequence is longer than `original_length`."""
 
     original_length: int
-    short_factors: tuple[float, ...]
-    long_factors: tuple[float, ...]
+    short_factors: Constant
+    long_factors: Constant
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The frequencies, (width / 2,), or those of each row, (batch, 1, width / 2)."""
         short, long = (
-            torch.tensor(factors, dtype=dtype, device=positions.device)
+            factors.on(positions.device, dtype)
             for factors in (self.short_factors, self.long_factors)
         )
         factors = torch.where(_length(positions) > self.original_length, long, short)

@@ -7,6 +7,7 @@ import math
 import torch
 
 from zoo.position import PositionScheme, Rotation
+from zoo_components.modules.constant import Constant
 from zoo_components.modules.frequencies import Frequencies, StoredFrequencies
 
 
@@ -44,7 +45,7 @@ class RotaryPositions(PositionScheme):
         if isinstance(self.frequencies, Frequencies):
             told |= vars(self.frequencies)
         told |= {"pairs": "interleaved"} if self.interleaved else {}
-        plain = {name: value for name, value in told.items() if not isinstance(value, tuple)}
+        plain = {name: value for name, value in told.items() if not isinstance(value, Constant)}
         return ", ".join(f"{name}={value}" for name, value in plain.items())
 
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
