@@ -220,6 +220,10 @@ def test_captions(
     assert run(["run", model, "a.png", "a.png", "--start", "3", "-n", "6"]) == 0
     assert capsys.readouterr().out == f"{found['text']}\n" * 2
     assert "compares images with no texts" in refused("run", model, "a.png", "--label", "x")
+    told = refused("run", model, "a.png", "--start", "3", "--cuda-graph")
+    assert "on the device `cpu`, and `--cuda-graph` is for models on a GPU" in told
+    told = refused("run", model, "a.png", "--start", "3", "--device", "meta")
+    assert "is on the device `meta`, where it has no values" in told
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,8 @@ def test_a_begin_is_read_and_an_end_is_left_out(
     if begin:
         assert found["bytes"] == len(TEXT.encode())
     assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - n_read)), rel=1e-5)
+    assert run(["score", "m", "--data", "a.txt", "--device", "meta"]) == 2
+    assert "m is on the device `meta`, where it has no values" in capsys.readouterr().err
     assert run(["score", "m", "--data", "a.txt"]) == 0
     told = capsys.readouterr().out
     assert told.startswith(

@@ -7,6 +7,7 @@ the same tensors. Whatever would wait for a GPU is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import zoo
 from zoo.cache import Cache
+from zoo.cli import run
 from zoo.errors import InputError
 from zoo.fixed_cache import FixedCache
 from zoo.generation import recorded
@@ -126,6 +128,20 @@ def test_a_stream_is_the_same() -> None:
     model = built(tiny() | DECODER)
     found = list(zoo.stream(model, PROMPTS, max_new_tokens=9, cuda_graph=True))
     assert found == list(zoo.stream(model, PROMPTS, max_new_tokens=9))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_texts_are_the_same(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zoo.save(built(tiny() | DECODER), project / "m")
+    model, texts = zoo.TextModel.load("m"), ["3 7 4 9", "8 4"]
+    expected = [result["text"] for result in model.run(texts, max_new_tokens=9)]
+    Counted.n_recorded = 0
+    found = model.run(texts, max_new_tokens=9, cuda_graph=True)
+    assert [result["text"] for result in found] == expected
+    assert "".join(model.stream(texts[0], max_new_tokens=9, cuda_graph=True)) == expected[0]
+    assert run(["run", "m", texts[1], "-n", "9", "--cuda-graph"]) == 0
+    assert capsys.readouterr().out == f"{expected[1]}\n"
+    assert Counted.n_recorded == 3
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -133,6 +133,24 @@ def test_another_dtype(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rounded == expected
 
 
+def test_another_device(saved: Path, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+    decoder, mlm = str(saved / "decoder"), str(saved / "mlm")
+    assert reported(capsys, decoder, "3 4", "--device", "cpu") == reported(capsys, decoder, "3 4")
+    assert "the device `cpi` cannot be used" in refused("run", decoder, "3 4", "--device", "cpi")
+    # A device without values: the option reaches the models.
+    told = "is on the device `meta`, where it has no values"
+    for model, text in ((decoder, "3 4"), (mlm, "3 2")):
+        asked = ("run", model, text, "--device", "meta", *(("--mask-id", "2") * (model == mlm)))
+        assert told in refused(*asked)
+    assert told in refused("run", decoder, "3 4", "--device", "meta", "--draft", decoder)
+    told = refused("run", decoder, "3 4", "--cuda-graph")
+    assert "decoder is on the device `cpu`, and `--cuda-graph` is for models on a GPU" in told
+    assert 'help: load it on the `--device` "cuda"' in told
+    assert "mlm generates no text" in refused("run", mlm, "3 2", "--cuda-graph")
+    with pytest.raises(InputError, match="mlm generates no tokens in steps to record"):
+        zoo.TextModel.load(mlm).run(["3 2"], mask_id=2, cuda_graph=True)
+
+
 @pytest.mark.parametrize("text", ["ich \udcff", None, 3])
 def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
     folder = with_words("decoder")

@@ -111,7 +111,7 @@ def check_device(model: Transformer) -> None:
             Problem(
                 f"{model.spec.name} is on the device `{device}`, and `cuda_graph` is for models on "
                 "a GPU",
-                help='`model.to("cuda")` moves it, or `device="cuda"` of `zoo.load`',
+                help='load it on the `device` "cuda", or move it there: `model.to("cuda")`',
             )
         )
 

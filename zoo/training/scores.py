@@ -14,6 +14,7 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.generation import Beam, generate, quantize_weights
+from zoo.generation.decoding import no_values
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
@@ -82,7 +83,7 @@ def score(
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
         TrainingError: the data or the tokenizer is damaged, or there is nothing to measure on.
-        InputError: the model does not predict text; or `weights` are others.
+        InputError: the model does not predict text, or is on `meta`; or `weights` are others.
     """
     if weights not in (None, "int8"):
         raise InputError(f'`weights` are "int8", or as loaded, not {weights!r:.80}')
@@ -104,8 +105,7 @@ def score(
                 what = f"{_measured(sides)} is measured on pairs"
             raise InputError(f"a window is of a text as a whole, and {what}")
         found = load(model, **options)
-        if weights is not None:
-            quantize_weights(found)
+        _prepare(found, weights)
         return _by_recipe(folder, found, data, on_progress)
     if data is None or Path(data).is_dir():
         hint = (
@@ -114,8 +114,7 @@ def score(
         )
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
     text, reader = read_whole(Path(data)), TextModel.load(model, **options)
-    if weights is not None:
-        quantize_weights(reader.transformer)
+    _prepare(reader.transformer, weights)
     return perplexity(
         reader,
         text,
@@ -123,6 +122,14 @@ def score(
         stride=stride,
         on_progress=on_progress,
     )
+
+
+def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
+    """Make a model that was loaded what is measured. Raises InputError if it has no values."""
+    if input_device(model).type == "meta":
+        raise no_values(model.spec.name)
+    if weights is not None:
+        quantize_weights(model)
 
 
 def _by_recipe(
