@@ -13,6 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import zoo
+from zoo_components.modules import experts
 from zoo_components.modules.experts import grouped_linear, grouped_outer
 from zoo_components.modules.moe import load_balancing_loss
 from zoo_components.moe import MixtureOfExperts, Router
@@ -527,6 +528,37 @@ def test_a_compiler_sees_one_graph() -> None:
             results.append([y, inputs.grad, *(p.grad for p in run.parameters())])
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+@each_mixture
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_few_rows_need_no_counts(
+    moe: MixtureOfExperts, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU would wait for the number of rows of each expert."""
+    module, x = randomised(moe).eval(), tokens(2)
+    expected = module(x)
+    torch.compiler.reset()
+    monkeypatch.setattr(experts, "grouped_linear", None)
+    monkeypatch.setattr(experts, "copies", lambda x: not compiled)
+    run = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    torch.testing.assert_close(run(x), expected, rtol=0, atol=1e-12)
+
+
+def test_many_rows_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, chosen = torch.ones(3, 2, 2, dtype=torch.float64), torch.tensor([0, 0, 1, 2])
+    x = torch.tensor([[1.0, 2.0]] * 4, dtype=torch.float64)
+    monkeypatch.setattr(experts, "copies", lambda x: True)
+    monkeypatch.setattr(experts, "COPIED", 4 * 4 * 8)  # bytes, of four matrices of four numbers
+    assert experts.row_by_row(x, weight, chosen) is None  # they would be kept for gradients
+    with torch.no_grad():
+        found = experts.row_by_row(x, weight, chosen)
+        assert found is not None
+        assert found.tolist() == [[3.0, 3.0]] * 4
+        assert experts.row_by_row(x.repeat(2, 1), weight, chosen.repeat(2)) is None
+        monkeypatch.undo()
+        assert experts.row_by_row(x, weight, chosen) is None  # on a CPU nothing waits
 
 
 def test_grouped_operators_keep_their_promises() -> None:

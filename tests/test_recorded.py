@@ -24,6 +24,7 @@ from zoo.generation import recorded
 from zoo.generation.prompts import read_ids
 from zoo.generation.recorded import RecordedDecoding
 from zoo.plugin_kit.tape import Tape
+from zoo_components.modules import experts
 
 WAITING = ("aten._local_scalar_dense", "aten.nonzero", "zoo_components.grouped_linear")
 """Operations that wait for a GPU."""
@@ -53,6 +54,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded on a GPU is recorded on a tape."""
     monkeypatch.setattr(recorded, "Recording", Counted)
     monkeypatch.setattr(recorded, "check_device", lambda model: None)
+    monkeypatch.setattr(experts, "copies", lambda x: True)
     refusing = NoWaiting()
 
     def switch(mode: str | int) -> None:
@@ -71,7 +73,7 @@ MIXERS: dict[str, dict[str, Any]] = {
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "no_attention_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "none"}]}},
 }
-RECORDED = MIXERS | {name: values for name, values in VARIANTS.items() if name != "experts"}
+RECORDED = MIXERS | VARIANTS
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -148,7 +150,6 @@ def test_texts_are_the_same(project: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        (VARIANTS["experts"], "tiny cannot be recorded: what ffn `moe` does"),
         (
             {"attention": "disentangled", "position": {"kind": "disentangled", "n_buckets": 4}},
             "tiny cannot be recorded: what attention `disentangled` does",
@@ -167,9 +168,11 @@ def test_what_cannot_be_recorded_is_refused(values: dict[str, Any], why: str) ->
 
 @pytest.mark.usefixtures("on_cpu")
 def test_an_operation_that_waits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A component says that it can be recorded, and looks at a value."""
+    """Matrices of experts that are too large to be copied for each row."""
     model = built(tiny() | VARIANTS["experts"])
-    monkeypatch.setattr("zoo_components.moe.MixtureOfExperts.recordable", True)
+    bytes_of_one = model.get_parameter("decoder.layers.0.ffn.experts.up_proj.weight")[0].nbytes
+    monkeypatch.setattr(experts, "COPIED", 4 * bytes_of_one)  # two choices of each of two rows
+    zoo.generate(model, PROMPTS[:2], max_new_tokens=9, cuda_graph=True)
     with pytest.raises(InputError, match="one of its layers waits for a value from the GPU"):
         zoo.generate(model, PROMPTS, max_new_tokens=9, cuda_graph=True)
 

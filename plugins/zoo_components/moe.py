@@ -149,7 +149,6 @@ class MixtureOfExperts(Activated, FeedForward):
     chosen experts are computed, and no token is dropped."""
 
     example: ClassVar[Mapping[str, Any]] = {"n_experts": 4, "top_k": 2}
-    recordable: ClassVar[bool] = False  # how many tokens an expert gets is looked at
 
     n_experts: Size
     """The number of experts, without the shared one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from zoo.fixed_cache import FixedCache
 from zoo.generation.decoding import Decoding, Memory, describe
 from zoo.transformer import Transformer
 
-_checked: WeakSet[nn.Module] = WeakSet()
-"""Models of which no step has waited for the GPU."""
+_checked: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
+"""Models, and the numbers of rows with which a step has not waited for the GPU."""
 
 ELSEWHERE = "without `cuda_graph` it generates the same, step by step"
 
@@ -73,10 +73,11 @@ class RecordedDecoding(Decoding):
         if not self._warm:  # the first step makes what is made once, such as compiled layers
             self._warm = True
             return self._step()
-        if self._module not in _checked:
+        checked = _checked.setdefault(self._module, set())
+        if len(tokens) not in checked:
             with waiting_refused(self.name):
                 scores = self._step()
-            _checked.add(self._module)
+            checked.add(len(tokens))
             return scores
         if self._recording is None:
             self._recording = Recording(self._step)
@@ -154,7 +155,7 @@ def waiting_refused(name: str) -> Iterator[None]:
         raise InputError(
             Problem(
                 f"{name} cannot be recorded: one of its layers waits for a value from the GPU, as "
-                "a mixture of experts does",
+                "a mixture of large experts does",
                 help=ELSEWHERE,
             )
         ) from error

@@ -9,11 +9,16 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
-from zoo.linear import onednn_is_faster
+from zoo.linear import is_compiled, onednn_is_faster
 from zoo.prepacking import product
 from zoo.sharding.parts import entering, local, summed
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import is_autocast
+
+FEW = 16
+"""Up to so many rows, a compiler makes a loop for each."""
+COPIED = 32 * 2**20
+"""The most bytes of matrices that are copied, one for each row."""
 
 
 # Custom operators, because the number of rows of an expert depends on the data: a compiler then
@@ -93,6 +98,35 @@ grouped_linear.register_autograd(_linear_backward, setup_context=_save)
 grouped_outer.register_autograd(_outer_backward, setup_context=_save)
 
 
+def row_by_row(x: torch.Tensor, weight: torch.Tensor, experts: torch.Tensor) -> torch.Tensor | None:
+    """As `grouped_linear`, by tensor operations alone: without asking a GPU how many rows an expert
+    has, which would wait for it; None where that is slower.
+
+    Args:
+        x: (rows, n_in).
+        weight: (n_experts, n_out, n_in).
+        experts: (rows,), the expert of each row.
+
+    Returns:
+        (rows, n_out).
+    """
+    if torch.is_grad_enabled():
+        return None
+    if is_compiled() and x.shape[0] <= FEW:  # a loop that reads the matrices where they are
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return (weight[experts].to(wide) * x[:, None].to(wide)).sum(-1).to(x.dtype)
+    if copies(x) and x.shape[0] * weight[0].nbytes <= COPIED:
+        return torch.bmm(weight[experts], x[..., None]).squeeze(-1)
+    return None
+
+
+def copies(x: torch.Tensor) -> bool:
+    """Whether the matrix of each row may be copied for a product: not in a graph for any number of
+    rows."""
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    return x.is_cuda and not (tracing or torch.compiler.is_exporting())
+
+
 class GroupedLinear(nn.Module):
     """One linear map for each expert, stacked: weight (n_experts, n_out, n_in), bias
     (n_experts, n_out). A process that holds a part of the input dimension adds its products to
@@ -115,7 +149,8 @@ class GroupedLinear(nn.Module):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        y = grouped_linear(x, weight, ends)
+        found = row_by_row(x, weight, experts)
+        y = grouped_linear(x, weight, ends) if found is None else found
         if sums:
             y = summed(y, self)
         return y if bias is None else y + bias[experts]
