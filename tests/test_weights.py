@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -662,7 +663,11 @@ def test_what_holds_a_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
     adapted = nn.Sequential(model)
     adapted.merge_and_unload = lambda: model  # as a `PeftModel` has it
     held["save what `merge_and_unload\\(\\)` returns"] = adapted
-    for told, other in {**held, "knows the spec": model.state_dict()}.items():
+    zoo.save(model, tmp_path / "texts")
+    held["save the model inside: `.transformer`"] = zoo.TextModel.load(tmp_path / "texts")
+    shutil.rmtree(tmp_path / "texts")
+    held["the model comes first: `zoo.save\\(model, path\\)`"] = "model"
+    for told, other in {**held, "not this `OrderedDict`": model.state_dict()}.items():
         with pytest.raises(zoo.WeightsError, match=told) as error:
             zoo.save(other, tmp_path / "model")  # type: ignore[arg-type]
         assert "of its spec" not in str(error.value)

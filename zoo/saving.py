@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,12 @@ def _refuse_other(model: object) -> None:
         help_ = (
             "save what `merge_and_unload()` returns: the adapters of PEFT are no part of the spec"
         )
-    message = "only a model that the zoo built knows the spec that a file needs"
+    if isinstance(model, str | os.PathLike):
+        help_ = "the model comes first: `zoo.save(model, path)`"
+    message = (
+        "only a model that the zoo built knows the spec that a file needs, not this "
+        f"`{type(model).__name__}`"
+    )
     raise WeightsError(Problem(message, help=help_))
 
 

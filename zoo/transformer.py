@@ -102,9 +102,9 @@ class Comparing(EncodingImages, Protocol):
 
 
 def held_in(model: object) -> str | None:
-    """Return the attribute of a wrapper, as `torch.compile` and `DataParallel` return them, that
-    holds a `Transformer`; None if there is none."""
-    names = ("_orig_mod", "module")
+    """Return the attribute of a wrapper that holds a `Transformer`, as those of `torch.compile` and
+    `DataParallel`, and a `zoo.TextModel`; None if there is none."""
+    names = ("_orig_mod", "module", "transformer")
     return next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
 
 

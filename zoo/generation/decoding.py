@@ -86,8 +86,7 @@ def describe(model: Transformer) -> Generation:
                 f"the model that generates is a zoo.Transformer, not {shown}",
                 help=f"pass the model inside: `.{inside}`"
                 if inside
-                else "`zoo.load` makes one of a folder or a name; a zoo.TextModel has one as its "
-                "`transformer`",
+                else "`zoo.load` makes one of a folder or a name",
             )
         )
     found = model.spec.model.generation
