@@ -11,8 +11,14 @@ from torch.utils._pytree import tree_leaves
 
 from zoo.plugin_kit.driver import PromiseError
 
-WAITING = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique")
-"""The beginnings of the names of operations that wait for a GPU."""
+WAITING = (
+    "aten._local_scalar_dense",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten._unique2",
+    "aten.repeat_interleave",
+)
+"""The beginnings of the names of operations that wait for a GPU, for a value or a shape."""
 
 
 class Tape:
@@ -58,7 +64,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if str(func).startswith(WAITING):
+        if str(func).startswith(WAITING) or _selects_by_mask(func, args):
             raise PromiseError(
                 f"`{func}` looks at a value, for which it would wait for the GPU, in a step that "
                 "is recorded\n"
@@ -79,6 +85,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
             self._operations.append(again)
         return found
+
+
+def _selects_by_mask(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+    """Whether it is x[mask], whose shape depends on values, or x[mask] = y; a y of one number is
+    filled in without looking."""
+    if not str(func).startswith(("aten.index.", "aten.index_put")):
+        return False
+    by_mask = any(tensor.dtype == torch.bool for tensor in _tensors(args[1]))
+    return by_mask and not (len(args) > 2 and args[2].numel() == 1)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
