@@ -155,7 +155,7 @@ def in_8_bits(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
         f"{LIMIT} in float32": floats,
     }
     with torch.inference_mode():
-        return compared(f"{continuing(1, n)}, 8 bits", cases, rounds)
+        return compared(f"{continuing(1, n)}, 8 bits", cases, rounds, tokens=n)
 
 
 def continuing(batch: int, n: int) -> str:
