@@ -107,8 +107,8 @@ def compiled(sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU) 
     theirs.to(place.dtype)
     ours.to(place.dtype)
     for layer in ours.decoder.layers:
-        layer.compile()
-    ours.head.compile()
+        layer.compile(dynamic=True)
+    ours.head.compile(dynamic=True)
     run = partial(generated, ours, prompt, max_new_tokens=n, cuda_graph=place.records)
     static = partial(search, cache_implementation="static")
     if not place.records:  # there, it compiles by itself

@@ -77,6 +77,28 @@ def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch
     assert 2 <= graphs.count <= 6 * len(kinds)
 
 
+@torch._dynamo.config.patch(recompile_limit=32)  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("name", SPECS)
+def test_another_length_needs_no_graph_of_its_own(name: str) -> None:
+    """Nor another number of texts: a text alone, several, and several of different lengths do."""
+    model = built(SPECS[name])
+    start = 1 if name == "pair" else None
+    torch.compiler.reset()
+    graphs = Graphs()
+    for layer in model.decoder.layers:
+        layer.compile(backend=graphs, fullgraph=True, dynamic=True)
+    long, short = list(range(2, 15)), list(range(2, 13))  # of no length that is a width too
+    for prompts, others in (
+        ([long], [short]),
+        ([long] * 7, [short] * 9),
+        ([long, short] * 4, [short, long[1:]] * 5),
+    ):
+        zoo.generate(model, prompts, max_new_tokens=9, start=start)
+        at_once = graphs.count
+        zoo.generate(model, others, max_new_tokens=17, start=start)
+        assert graphs.count == at_once
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6), (2, 6), (1, 3, 6)])
