@@ -1246,7 +1246,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "block_hides_what_is_not_recorded": Broken(
         "block",
-        {"in (attention, network) if": "in (attention,) if"},
+        {"(*attention, *network)": "attention"},
         ("declared",),
         "with `ffn` that cannot be recorded, `not_recordable` is empty, so that the model is",
     ),

@@ -128,7 +128,7 @@ def check_recordable(model: Transformer, capacity: int) -> None:
                 help=ELSEWHERE,
             )
         )
-    if any(how.changes(n, n + 1) for n in range(1, capacity)):
+    if how.changes(1, capacity):
         raise InputError(
             Problem(
                 f"{name} cannot be recorded: its positions are told apart otherwise in longer "

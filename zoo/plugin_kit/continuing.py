@@ -27,7 +27,8 @@ from zoo.registering.plugin_errors import describe_failure
 
 
 class _Steps(NamedTuple):
-    """How tokens come with a cache.
+    """How tokens come with a cache. If they are recorded, those after the first step come one by
+    one.
 
     Args:
         when: the message if the output is then another.
@@ -82,12 +83,10 @@ _RECORDED_STEPS = (
         "in a step that is recorded (`recordable`)",
         "`cache.extend` then returns room for all tokens there will be, and `mask` hides what is "
         "empty; the query is at `cache.places(1, n_keys)`",
-        sizes=(3, 1, 1, 1),
     ),
     _Steps(
         "in a step that is recorded (`recordable`), with padding on the left",
         "of `mask`, `cache.of_new(mask, 1)` is about the new token",
-        sizes=(3, 1, 1, 1),
         padded=True,
         reordered=True,
     ),
@@ -135,9 +134,7 @@ class ContinuingDriver(AttendingDriver):
         at once. With `positioned`, there are a rotation and a bias if the module takes them."""
         seen = padded() if steps.padded else None
         rows = torch.arange(BATCH)
-        whole, _ = self.call(
-            inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
-        )
+        whole = self._whole(inputs, seen, positioned)
         cache = Cache(LENGTH, back=LENGTH if steps.taken_back else 0)
         again = [n for n in steps.sizes[1:] for _ in range(1 + steps.taken_back)]
         for number, n_tokens in enumerate([steps.sizes[0], *again]):
@@ -149,8 +146,7 @@ class ContinuingDriver(AttendingDriver):
             try:
                 found, _ = self.call(inputs[0][rows, now], context)
             except Exception as error:
-                told = describe_failure(f"a call {steps.when}", error).message
-                raise PromiseError(f"{told}\nhelp: {steps.help}") from None
+                raise _failed(steps, error) from None
             real = slice(None) if seen is None else seen[rows, now]
             if not close(found[real], whole[rows, now][real], 1e-9):
                 raise PromiseError(
@@ -167,9 +163,7 @@ class ContinuingDriver(AttendingDriver):
         those for one token are recorded."""
         seen = padded() if steps.padded else None
         rows = torch.arange(BATCH)
-        whole, _ = self.call(
-            inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
-        )
+        whole = self._whole(inputs, seen, positioned)
         before = Cache(LENGTH)
         context = self._next(inputs, before, steps.sizes[0], rows, seen, positioned)
         self.call(inputs[0][:, : before.length], context._replace(cache=before.layer(0)))
@@ -191,10 +185,15 @@ class ContinuingDriver(AttendingDriver):
             except PromiseError:
                 raise
             except Exception as error:
-                told = describe_failure(f"a call {steps.when}", error).message
-                raise PromiseError(f"{told}\nhelp: {steps.help}") from None
+                raise _failed(steps, error) from None
             if not close(found, whole[rows, at : at + 1], 1e-9):
                 raise PromiseError(f"the output is another {steps.when}\nhelp: {steps.help}")
+
+    def _whole(self, inputs: Tensors, seen: torch.Tensor | None, positioned: bool) -> torch.Tensor:
+        """The output for all tokens at once."""
+        rows = torch.arange(BATCH)
+        context = self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
+        return self.call(inputs[0], context)[0]
 
     def _next(
         self,
@@ -269,6 +268,11 @@ class ContinuingDriver(AttendingDriver):
                 "cache_window= for how many of them it is kept, memory_cache= for each of the "
                 "memory, and state= for what `keep_state` keeps of all tokens together"
             )
+
+
+def _failed(steps: _Steps, error: Exception) -> PromiseError:
+    told = describe_failure(f"a call {steps.when}", error).message
+    return PromiseError(f"{told}\nhelp: {steps.help}")
 
 
 def _expect_no_more(cache: Cache) -> None:

@@ -29,7 +29,6 @@ from zoo.plugin_kit.driver import (
     with_another,
 )
 from zoo.plugin_kit.tape import Tape
-from zoo.purpose import Generation
 from zoo.registering.plugin_errors import describe_failure
 from zoo.transformer import AttentionMaps
 
@@ -114,7 +113,8 @@ class BuilderDriver(Driver):
                     "help: a model whose tokens see later ones says so: "
                     "`Generation(..., looks_ahead=)`"
                 )
-            if not (how.not_incremental or how.not_recordable or _change(how, target.shape[1])):
+            n_tokens = target.shape[1]
+            if not (how.not_incremental or how.not_recordable or how.changes(1, n_tokens)):
                 self._check_recorded(before, target, len(start))
 
     def _check_recorded(self, source: Tensors, target: torch.Tensor, n_first: int) -> None:
@@ -157,8 +157,3 @@ class BuilderDriver(Driver):
             mask[:] = False
             if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
                 yield f"a `{name}_mask` that hides everything gives NaN"
-
-
-def _change(how: Generation, n_tokens: int) -> bool:
-    """Whether positions are told apart otherwise in longer sequences of up to this length."""
-    return any(how.changes(n, n + 1) for n in range(1, n_tokens))
