@@ -142,6 +142,39 @@ def test_a_default_is_told_as_one(diff: Any) -> None:
     assert data["tensors"]["changed"] == []
 
 
+def test_what_only_one_kind_has_is_told_together(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In weights too, whose values were written nowhere."""
+    for name, norm in (("a", '"rms_norm"'), ("b", '{ kind = "layer_norm", bias = false }')):
+        text = f"{SMALL}norm = {norm}\n"
+        (folder / f"{name}.toml").write_text(text)
+        save(folder / name, text)
+    where = ", ".join(
+        f"[{stack}.{part}norm]"
+        for stack, parts in (
+            ("encoder", ("block.self_attn.", "block.ffn.", "")),
+            ("decoder", ("block.self_attn.", "block.cross_attn.", "block.ffn.", "")),
+        )
+        for part in parts
+    )
+    for suffix, default, stated in ((".toml", "    # default", "    # b.toml:10"), ("", "", "")):
+        assert run(["diff", f"a{suffix}", f"b{suffix}"]) == 1
+        out = capsys.readouterr().out
+        expected = f'  - cast = "after_weight"{default}\n  + bias = false{stated}\n'
+        assert f"\n\nonly in one  {where}\n{expected}" in out, out
+        assert f'\n\nkind  {where}\n  - "rms_norm"' in out
+
+
+def test_a_table_with_one_value_is_shown_whole(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    linear = 'attention = { kind = "linear" }\n'
+    (folder / "b.toml").write_text(SMALL + linear)
+    assert run(["diff", "a.toml", "b.toml"]) == 1
+    assert '\n  - qk_norm = { kind = "none" }\n' in capsys.readouterr().out
+
+
 def test_a_part_that_only_one_has_is_one_difference(
     diff: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,8 +191,8 @@ def test_a_part_that_only_one_has_is_one_difference(
     assert names == expected
     run(["diff", "a.toml", "b.toml"])
     out = capsys.readouterr().out
-    assert re.search(r"\ndecoder\n  - a table with \d+ values: d_model = 16, \.\.\.\n", out), out
-    assert "\nvocab\n  + 13    # b.toml:4\n" in out
+    assert re.search(r"\n  - decoder = a table with \d+ values: d_model = 16, \.\.\.\n", out), out
+    assert "\n  + vocab = 13    # b.toml:4\n" in out
     assert "\n- decoder.norm.weight  16\n" in out
 
 

@@ -81,18 +81,13 @@ def diff_data(a: Side, b: Side) -> Diff:
     `spec` lists the differing values by path. `tensors` lists those added in `b`, removed from `a`
     and changed, and the number of equal ones. `equal` is true if nothing differs.
     """
-    values = list(_spec_differences(a.spec, b.spec))
+    values = list(_table_differences(_spec_table(a), _spec_table(b), ""))
     tensors = _tensor_differences(a, b)
     changes = [*values, *tensors["added"], *tensors["removed"], *tensors["changed"]]
     return {"a": a.source, "b": b.source, "equal": not changes, "spec": values, "tensors": tensors}
 
 
 # --- specs --------------------------------------------------------------------------------------
-
-
-def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[ValueChange]:
-    left, right = (_table(spec.to_dict(), spec.origin) for spec in (a, b))
-    yield from _table_differences(left, right, "")
 
 
 class _Table(NamedTuple):
@@ -126,6 +121,12 @@ class _Table(NamedTuple):
         if self.node is not None and not tables_in(value):
             origin = origin_of(self.node, key, value, root=root)
         return {"value": value, "origin": origin}
+
+
+def _spec_table(side: Side) -> _Table:
+    """Return the spec of a side. A weights file states every value at its path, which says nothing
+    about where it was written, so its values have no origin."""
+    return _table(side.spec.to_dict(), side.spec.origin if side.records is None else None)
 
 
 def _table(data: Mapping[str, Any], node: Node | None) -> _Table:
@@ -217,7 +218,8 @@ def _tensors(side: Side, by_digest: bool) -> dict[str, TensorRecord]:
 
 def diff_text(data: Diff) -> str:
     """Format the differences as text: a value that is read in several places is listed once, and so
-    are tensors that differ in the same way in several layers."""
+    are tensors that differ in the same way in several layers. What a table has on one side only, as
+    after a change of its kind, is listed together."""
     if data["equal"]:
         equal = _how_equal(data["tensors"])
         return f"{data['a']} and {data['b']} are equal: the specs, and {equal}"
@@ -235,24 +237,29 @@ def _how_equal(tensors: Tensors) -> str:
 def _spec_text(differences: list[ValueChange]) -> list[str]:
     if not differences:
         return ["", "the specs are equal"]
-    same: dict[tuple[str, str, str], list[str]] = {}
+    told: dict[tuple[str, ...], list[str]] = {}  # lines, and the tables that they are about
+    alone: dict[str, list[str]] = {}
     for difference in differences:
         path: str = re.sub(r"\.(\d+)$", r"[\1]", difference["path"])
         table, _, key = path.rpartition(".")
-        told = (key, _value_text(difference["a"]), _value_text(difference["b"]))
-        same.setdefault(told, []).append(table)
-    lines: list[str] = []
-    for (key, one, other), tables in same.items():
+        one, other = difference["a"], difference["b"]
+        if one is not None and other is not None:
+            lines = (key, f"  - {_value_text(one)}", f"  + {_value_text(other)}")
+            told.setdefault(lines, []).append(table)
+        elif one is not None:
+            alone.setdefault(table, []).append(f"  - {key} = {_value_text(one)}")
+        elif other is not None:
+            alone.setdefault(table, []).append(f"  + {key} = {_value_text(other)}")
+    for table, values in alone.items():
+        told.setdefault(("only in one", *values), []).append(table)
+    text: list[str] = []
+    for (head, *values), tables in told.items():
         where = ", ".join(f"[{table}]" for table in tables if table)
-        lines += ["", f"{key}  {where}".rstrip()]
-        lines += [f"  - {one}"] if one else []
-        lines += [f"  + {other}"] if other else []
-    return lines
+        text += ["", f"{head}  {where}".rstrip(), *values]
+    return text
 
 
-def _value_text(found: Written | None) -> str:
-    if found is None:
-        return ""
+def _value_text(found: Written) -> str:
     value, origin = found["value"], found["origin"]
     import tomlkit
 
@@ -260,7 +267,8 @@ def _value_text(found: Written | None) -> str:
         told = f"a table with {counted(n_values, 'value')}"
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if not _n_values(inner):  # mostly the `kind`
-                return f"{told}: {key} = {tomlkit.item(inner).as_string()}, ..."
+                first = f"{key} = {tomlkit.item(inner).as_string()}"
+                return f"{{ {first} }}" if n_values == 1 else f"{told}: {first}, ..."
         return told
     text = tomlkit.item(value).as_string()
     return f"{text}    # {origin}" if origin else text
