@@ -155,3 +155,20 @@ def test_the_docs_show_what_is_printed(
 def test_values_of_layers_as_text(layers: list[Any], told: str) -> None:
     text = table_text([{"name": "a", "x": {"per_layer": layers}}])
     assert text.splitlines()[1] == f"a     {told}"
+
+
+@pytest.mark.parametrize(
+    ("n_models", "width", "turned"), [(2, 28, False), (2, 29, True), (3, 29, False)]
+)
+def test_a_wide_table_of_few_models_is_turned(n_models: int, width: int, turned: bool) -> None:
+    """With `width` 28, its lines have 100 characters."""
+    rows = [{"name": f"m{n}", "x" * 64: n, "y": "y" * width} for n in range(n_models)]
+    lines = table_text(rows).splitlines()
+    if turned:
+        assert lines[:2] == [
+            "name" + " " * 62 + "m0" + " " * 29 + "m1",
+            "x" * 64 + "  0" + " " * 30 + "1",
+        ]
+    else:
+        assert lines[0] == f"name  {'x' * 64}  y"
+        assert lines[2] == f"m1    {'1':>64}  {'y' * width}"

@@ -18,6 +18,8 @@ from zoo.spec import ModelSpec
 
 WIDEST = 40
 """The most characters of a cell in the text; the data has all."""
+LINE = 100
+"""The most characters of a line; a wider table with more values than models is turned."""
 SIZES = ("parameters", "active", "flops_per_token", "flops_per_image", "cache_bytes")
 
 
@@ -210,16 +212,25 @@ def _of_layers(values: Sequence[_Value]) -> _Value:
 
 
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the rows: numbers on the right, the rest on the left."""
-    columns: list[list[str]] = []
-    for key in rows[0]:
-        values = [row[key] for row in rows]
-        cells = [_cell(key, value) for value in values]
-        right = all(isinstance(value, int | float | None) for value in values)
-        width = max(map(len, [key, *cells]))
-        align = ">" if right else "<"
-        columns.append([f"{cell:{align}{width}}" for cell in (key, *cells)])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    """Format the rows: numbers on the right, the rest on the left. A table wider than `LINE` that
+    has more values than models gets a line for each value."""
+    keys = list(rows[0])
+    columns = [[key, *(_cell(key, row[key]) for row in rows)] for key in keys]
+    numbers = [all(isinstance(row[key], int | float | None) for row in rows) for key in keys]
+    text = _aligned(columns, numbers)
+    if len(keys) > len(rows) and any(len(line) > LINE for line in text.split("\n")):
+        turned = [list(line) for line in zip(*columns, strict=True)]
+        return _aligned(turned, [False] * len(turned))
+    return text
+
+
+def _aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """The lines of a table; the columns that are `right` stand on the right."""
+    padded: list[list[str]] = []
+    for cells, on_the_right in zip(columns, right, strict=True):
+        align, width = ">" if on_the_right else "<", max(map(len, cells))
+        padded.append([f"{cell:{align}{width}}" for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
 def _cell(key: str, value: object) -> str:
