@@ -16,7 +16,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForC
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import zoo
-from zoo.families import quantized
+from zoo.families.quantized import tensor as quantized
 from zoo.weights.reader import read_header
 
 Tensors = dict[str, torch.Tensor]

@@ -18,7 +18,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
-from zoo.families.quantized import Quantized
+from zoo.families.quantized.tensor import Quantized
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty

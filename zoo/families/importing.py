@@ -28,7 +28,9 @@ from zoo.families.origin import (
     write_companions,
 )
 from zoo.families.plan import Plan, active_rules, make_plan
-from zoo.families.quantized import KEY, Quantized, dequantized
+from zoo.families.quantized.dequantized import dequantized
+from zoo.families.quantized.stated import KEY
+from zoo.families.quantized.tensor import Quantized
 from zoo.families.reader import Reader
 from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head

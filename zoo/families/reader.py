@@ -9,7 +9,7 @@ from threading import Lock
 from types import TracebackType
 
 from zoo.families.checkpoint import Stored
-from zoo.families.quantized import Quantized
+from zoo.families.quantized.tensor import Quantized
 from zoo.weights.open_file import OpenFile
 
 
