@@ -6,7 +6,7 @@ from math import prod
 
 from zoo.errors import Place, Problem
 from zoo.families.checkpoint import Stored
-from zoo.families.quantized.packing import PACKING
+from zoo.families.quantized.packing import CODES, PACKING
 from zoo.families.quantized.tensor import Quantized
 
 _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
@@ -20,12 +20,24 @@ def problem_of(name: str, tensor: Quantized) -> Problem | None:
     if tensor.values.dtype != dtype:
         message = f"the numbers of `{name}` are {tensor.values.dtype}, not {dtype}"
         return Problem(message, place)
-    if len(tensor.shape) < 2:
+    if len(tensor.shape) < 2 and not tensor.flat:
         return Problem(f"`{name}` is {list(tensor.shape)}; quantized are matrices", place)
+    if tensor.flat and tensor.values.n_bytes != prod(tensor.items):
+        held = f"hold {tensor.values.n_bytes} bytes, not the {prod(tensor.items)} of"
+        return Problem(f"the numbers of `{name}` {held} {list(tensor.shape)}", place)
+    if (table := tensor.table) is not None:
+        expected = [CODES[tensor.numbers]]
+        if (table.dtype, list(table.shape)) != ("F32", expected):
+            message = f"the table of `{name}` is {table.dtype} {list(table.shape)}"
+            return Problem(f"{message}, not F32 {expected}", place)
+    if isinstance(tensor.scales, Quantized):
+        return problem_of(f"{name} (scales)", tensor.scales)
     if tensor.scales.dtype not in _SCALES:
         message = f"the scales of `{name}` are {tensor.scales.dtype}, which is not read"
         return Problem(message, place, f"read are {', '.join(_SCALES)}")
     grid = [*tensor.shape[:-2], *tensor.blocks]
+    if tensor.flat:
+        grid = [prod(tensor.blocks)]
     if not _is_grid(tensor.scales.shape, grid):
         rows, columns = tensor.plane
         message = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from math import prod
 
 from zoo.errors import Place, Problem, WeightsError
@@ -14,11 +13,11 @@ from zoo.families.quantized.stated import (
     Stated,
     beside,
     is_block,
+    read_now,
     that_end,
     whole_matrix,
 )
-from zoo.families.quantized.tensor import Quantized, read_stored
-from zoo.weights.open_file import OpenFile
+from zoo.families.quantized.tensor import Quantized
 from zoo.wording import quoted
 
 
@@ -107,11 +106,7 @@ def _packed_shape(base: str, stored: Mapping[str, Stored]) -> tuple[int, ...]:
     told = beside(f"{base}_shape", f"{base}_packed", stored)
     packed = stored[f"{base}_packed"]
     if told.dtype == "I64" and told.shape == (len(packed.shape),) and len(packed.shape) > 1:
-        with ExitStack() as stack:
-            opened = OpenFile.open(told.path, stack)
-            shape = read_stored(
-                told, lambda tensor, buffer: opened.read(buffer, tensor.start)
-            ).tolist()
+        shape = read_now(told).tolist()
         of_rows = [-(-shape[-1] // 8), -(-shape[-1] // 4)]
         if tuple(shape[:-1]) == packed.shape[:-1] and packed.shape[-1] in of_rows:
             return tuple(shape)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from zoo.errors import Problem, WeightsError
 from zoo.families.checkpoint import Stored
+from zoo.families.quantized.bitsandbytes import bitsandbytes
 from zoo.families.quantized.checking import problem_of
 from zoo.families.quantized.compressed import compressed
 from zoo.families.quantized.float_blocks import fp8, mxfp4
@@ -68,6 +69,7 @@ class Method(NamedTuple):
 
 
 METHODS: Mapping[str, Method] = {
+    "bitsandbytes": Method(bitsandbytes),
     "fp8": Method(fp8, unused=("activation_scale", "input_scale")),
     "mxfp4": Method(mxfp4),
     "gptq": Method(gptq),

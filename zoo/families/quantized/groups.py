@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Problem, WeightsError
 from zoo.families.checkpoint import Stored
-from zoo.families.quantized.stated import Group, Stated, beside, that_end
+from zoo.families.quantized.stated import Group, Stated, beside, that_end, two_sizes
 from zoo.families.quantized.tensor import Quantized
 
 
@@ -21,7 +21,7 @@ def awq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     for name in that_end(stored, ".qweight"):
         base = name.removesuffix("qweight")
         zeros, scales = (beside(f"{base}{n}", name, stored) for n in _OF_GROUPS)
-        rows, width = _two_sizes(name, stored)
+        rows, width = two_sizes(name, stored)
         block = (_group_size(stated, "group_size", "q_group_size") or max(1, rows), 1)
         tensor = Quantized(
             stated.dtype,
@@ -47,7 +47,7 @@ def gptq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     for name in that_end(stored, ".qweight"):
         base = name.removesuffix("qweight")
         zeros, scales = (beside(f"{base}{n}", name, stored) for n in _OF_GROUPS)
-        height, columns = _two_sizes(name, stored)
+        height, columns = two_sizes(name, stored)
         rows = height * 32 // bits
         names = [name, *(f"{base}{n}" for n in (*_OF_GROUPS, "g_idx") if f"{base}{n}" in stored)]
         tensor = Quantized(
@@ -67,15 +67,6 @@ def gptq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
 
 
 _OF_GROUPS = ("qzeros", "scales")
-
-
-def _two_sizes(name: str, stored: Mapping[str, Stored]) -> tuple[int, int]:
-    """The shape of a matrix. Raises `WeightsError` if the tensor is none."""
-    tensor = stored[name]
-    if len(tensor.shape) != 2:
-        message = f"`{name}` is {list(tensor.shape)}, which is no matrix"
-        raise WeightsError(Problem(message, Place(str(tensor.path))))
-    return tensor.shape[0], tensor.shape[1]
 
 
 def _group_size(stated: Stated, *keys: str) -> int | None:

@@ -25,11 +25,14 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -
 _PAIRS = torch.tensor([(_E2M1[byte & 15], _E2M1[byte >> 4]) for byte in range(256)], device="cpu")
 """The two floats of 4 bits in each byte, (256, 2)."""
 
-Numbers = Literal["float8", "int8", "packed4", "packed8", "float4", "awq4", "gptq4", "gptq8"]
+Numbers = Literal[
+    "float8", "int8", "packed4", "packed8", "float4", "awq4", "gptq4", "gptq8", "codes4", "codes8"
+]
 """How small numbers are stored: `float8` and `int8` as numbers of their dtype; `float4` two in a
 byte, the first in the lower half; the others in words of 32 bits, the first in the lowest bits:
 `packed4` and `packed8` with 8 or 128 added, `awq4` in the order of AutoAWQ, which takes the even
-ones first, `gptq4` and `gptq8` those below each other and not those beside each other."""
+ones first, `gptq4` and `gptq8` those below each other and not those beside each other. `codes4`
+and `codes8` are places in a table: two in a byte, the first in the upper half, or one."""
 
 
 class Packing(NamedTuple):
@@ -49,12 +52,26 @@ PACKING: Mapping[Numbers, Packing] = {
     "awq4": Packing("I32", 1, 8),
     "gptq4": Packing("I32", 8, 1),
     "gptq8": Packing("I32", 4, 1),
+    "codes4": Packing("U8", 1, 2),
+    "codes8": Packing("U8", 1, 1),
 }
 
 
-def unpacked(stored: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Small numbers in float32, (rows, columns), from what is stored of them."""
+CODES: Mapping[Numbers, int] = {"codes4": 16, "codes8": 256}
+"""The sizes of the tables."""
+
+
+def unpacked(
+    stored: torch.Tensor, numbers: Numbers, table: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Small numbers in float32, (rows, columns), from what is stored of them, and from the table,
+    (codes,), if they are codes."""
     match numbers:
+        case "codes4" | "codes8":
+            assert table is not None  # `Quantized` ensures it
+            if numbers == "codes4":  # the two numbers of each byte
+                table = torch.cartesian_prod(table, table)
+            return table[stored.int()].flatten(1)
         case "float8" | "int8":
             return stored.float()
         case "float4":

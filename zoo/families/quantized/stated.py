@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeGuard
+
+import torch
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored
-from zoo.families.quantized.tensor import Quantized
+from zoo.families.quantized.tensor import Quantized, read_stored
 from zoo.json_files import JsonFile
+from zoo.weights.open_file import OpenFile
 
 KEY = "quantization_config"
 """The key of config.json that says how the weights are quantized."""
 
 
-_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """The dtypes that config.json may state for the floats, with their safetensors names."""
 
 
@@ -42,7 +46,7 @@ class Stated(NamedTuple):
         settings = found if isinstance(found, dict) else {}
         method = settings.get("quant_method")
         dtype = file.data.get("dtype", file.data.get("torch_dtype"))
-        known = _DTYPES.get(dtype, "BF16") if isinstance(dtype, str) else "BF16"
+        known = FLOATS.get(dtype, "BF16") if isinstance(dtype, str) else "BF16"
         return cls(method if isinstance(method, str) else None, settings, file, known, read)
 
     def place(self, *keys: str) -> Place:
@@ -73,6 +77,15 @@ def that_end(stored: Mapping[str, Stored], end: str) -> list[str]:
     return sorted(name for name in stored if name.endswith(end))
 
 
+def two_sizes(name: str, stored: Mapping[str, Stored]) -> tuple[int, int]:
+    """The shape of a matrix. Raises `WeightsError` if the tensor is none."""
+    tensor = stored[name]
+    if len(tensor.shape) != 2:
+        message = f"`{name}` is {list(tensor.shape)}, which is no matrix"
+        raise WeightsError(Problem(message, Place(str(tensor.path))))
+    return tensor.shape[0], tensor.shape[1]
+
+
 def is_block(value: object) -> TypeGuard[Sequence[int]]:
     """Whether a value is two sizes."""
     return isinstance(value, list) and [type(n) is int and n > 0 for n in value] == [True, True]
@@ -82,3 +95,10 @@ def whole_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     """The block that is a whole matrix."""
     rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
     return max(1, rows), max(1, columns)
+
+
+def read_now(tensor: Stored) -> torch.Tensor:
+    """Read a small tensor that says something about others."""
+    with ExitStack() as stack:
+        opened = OpenFile.open(tensor.path, stack)
+        return read_stored(tensor, lambda part, buffer: opened.read(buffer, part.start))

@@ -40,18 +40,27 @@ class Quantized:
         transposed: whether the tensor of floats has rows and columns exchanged.
         groups: the row of blocks that each row belongs to, where these are not in order.
         zeros_above: what the zero points are above what is stored.
+        flat: whether blocks are of the elements in their order, whatever row they are in; a block
+            then has one row.
+        table: the small numbers by their codes, if codes are stored, in float32.
+        times: a factor of all floats.
+        above: a summand of all floats.
     """
 
     dtype: str
     shape: tuple[int, ...]
     numbers: Numbers
     values: Stored
-    scales: Stored
+    scales: Stored | Quantized
     zeros: Stored | None
     block: tuple[int, int]
     transposed: bool = False
     groups: Stored | None = None
     zeros_above: int = 0
+    flat: bool = False
+    table: Stored | None = None
+    times: float = 1.0
+    above: float = 0.0
 
     @property
     def path(self) -> Path:
@@ -65,9 +74,19 @@ class Quantized:
 
     @property
     def plane(self) -> tuple[int, int]:
-        """The rows and columns of small numbers in a matrix."""
+        """The rows and columns of small numbers in a matrix; if blocks are flat, the rows are whole
+        blocks, where that is possible."""
+        if self.flat:
+            n, width = prod(self.shape), self.block[1]
+            is_whole = n % width == width % PACKING[self.numbers].across == 0
+            return (n // width, width) if is_whole else (1, n)
         rows, columns = self.shape[-2:]
         return (columns, rows) if self.transposed else (rows, columns)
+
+    @property
+    def n_matrices(self) -> int:
+        """The number of matrices."""
+        return 1 if self.flat else prod(self.shape[:-2])
 
     @property
     def items(self) -> tuple[int, int]:
@@ -88,14 +107,16 @@ class Quantized:
             WeightsError: a row is of no block; or what `read` raises.
         """
         rows, columns = self.plane
-        n_matrices, across = prod(self.shape[:-2]), PACKING[self.numbers].across
+        across = PACKING[self.numbers].across
         blocks = _Blocks.of(self, read)
-        for matrix in range(n_matrices):
+        table = None if self.table is None else read_stored(self.table, read)
+        for matrix in range(self.n_matrices):
             if not self.transposed:
                 n_rows = max(1, CHUNK // max(1, columns))
                 for first in range(0, rows, n_rows):
                     last = min(first + n_rows, rows)
-                    found = unpacked(self._stored(matrix, first, last, read), self.numbers)
+                    part = self._stored(matrix, first, last, read)
+                    found = unpacked(part, self.numbers, table)
                     at = slice(first, last), slice(columns)
                     yield self._bytes(blocks.applied(found[:, :columns], matrix, *at))
                 continue
@@ -104,7 +125,7 @@ class Quantized:
             for first in range(0, columns, n_columns):
                 last = min(first + n_columns, columns)
                 part = stored[:, first // across : -(-last // across)]
-                found = unpacked(part, self.numbers)[:rows, : last - first]
+                found = unpacked(part, self.numbers, table)[:rows, : last - first]
                 at = slice(rows), slice(first, last)
                 yield self._bytes(blocks.applied(found, matrix, *at).t())
 
@@ -117,6 +138,10 @@ class Quantized:
         return read_stored(replace(self.values, start=start, n_bytes=n_bytes, shape=shape), read)
 
     def _bytes(self, floats: torch.Tensor) -> memoryview:
+        if self.times != 1.0:
+            floats = floats * self.times
+        if self.above != 0.0:
+            floats = floats + self.above
         return bytes_of(floats.to(TORCH_DTYPES[self.dtype]).contiguous())
 
 
@@ -133,7 +158,7 @@ class _Blocks(NamedTuple):
     @classmethod
     def of(cls, tensor: Quantized, read: Read) -> _Blocks:
         """Read them. Raises as `Quantized.steps`."""
-        shape = (prod(tensor.shape[:-2]), *tensor.blocks)
+        shape = (tensor.n_matrices, *tensor.blocks)
         zeros = (
             None if tensor.zeros is None else _zero_points(tensor, read_stored(tensor.zeros, read))
         )
@@ -141,9 +166,7 @@ class _Blocks(NamedTuple):
         if groups is not None and not bool(((groups >= 0) & (groups < shape[1])).all()):
             message = "a row of quantized weights is of a group that has no scale"
             raise WeightsError(Problem(message, Place(str(tensor.path))))
-        return cls(
-            _floats(read_stored(tensor.scales, read)).view(shape), zeros, tensor.block, groups
-        )
+        return cls(_scales(tensor.scales, read).view(shape), zeros, tensor.block, groups)
 
     def applied(
         self, numbers: torch.Tensor, matrix: int, rows: slice, columns: slice
@@ -162,7 +185,7 @@ class _Blocks(NamedTuple):
 
 def _zero_points(tensor: Quantized, stored: torch.Tensor) -> torch.Tensor:
     """The zero points of all blocks, (matrices, rows of blocks, columns of blocks)."""
-    n_matrices, (down, across) = prod(tensor.shape[:-2]), tensor.blocks
+    n_matrices, (down, across) = tensor.n_matrices, tensor.blocks
     match tensor.numbers:
         case "packed4" | "packed8":  # those of a column in one word
             columns = stored.view(n_matrices, -1, across).transpose(1, 2).flatten(0, 1)
@@ -185,8 +208,11 @@ def read_stored(tensor: Stored, read: Read) -> torch.Tensor:
     return data.view(DTYPES[tensor.dtype]).view(tensor.shape)
 
 
-def _floats(scales: torch.Tensor) -> torch.Tensor:
+def _scales(stored: Stored | Quantized, read: Read) -> torch.Tensor:
     """Scales in float32; bytes are powers of 2 with 127 added to the exponent."""
+    if isinstance(stored, Quantized):
+        return torch.frombuffer(bytearray().join(stored.steps(read)), dtype=torch.float32)
+    scales = read_stored(stored, read)
     if scales.dtype == torch.uint8:
         scales = scales.view(torch.float8_e8m0fnu)
     return scales.float()
