@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
     "scales that are not nested": (
         "nf4",
         changed(nested_blocksize=None),
-        f"there is a tensor `{DOWN}.nested_absmax`",
+        f"has no rule for the tensor `{DOWN}.nested_absmax`",
     ),
     "a larger table": (
         "nf4",
@@ -173,7 +173,7 @@ WRONG: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
     "an order for a GPU": (
         "int8",
         set_to("model.layers.0.mlp.down_proj.weight_format", torch.tensor(1, dtype=torch.uint8)),
-        f"the weights of `{DOWN}` are in an order that `bitsandbytes` made for a GPU",
+        f"are quantized by `bitsandbytes`, with `{DOWN}` in an order for certain GPUs",
     ),
     "8 bits without a matrix": (
         "int8",

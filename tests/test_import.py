@@ -654,10 +654,10 @@ def test_a_value_that_nothing_reads(source: Path) -> None:
 
 def test_a_quantised_checkpoint(source: Path) -> None:
     """With one error, whatever else its tensors are."""
-    change_config(source, quantization_config={"quant_method": "bitsandbytes"})
+    change_config(source, quantization_config={"quant_method": "aqlm"})
     change_tensors(source, lambda tensors: tensors.update(quant_state=torch.ones(1)))
     told = refused(source, at="config.json:")
-    assert "the weights are quantized by `bitsandbytes`, which is not read" in told
+    assert "the weights are quantized by `aqlm`, which is not read" in told
     assert told.count("error:") == 1
     assert "model.dequantize()" in told
 

@@ -515,8 +515,8 @@ FIRST = "model.layers.0.mlp.down_proj.weight"
 WRONG: dict[str, tuple[str, Change, str]] = {
     "method": (
         "4 bits",
-        lambda t, c: c.update(quant_method="bitsandbytes"),
-        "the weights are quantized by `bitsandbytes`, which is not read",
+        lambda t, c: c.update(quant_method="aqlm"),
+        "the weights are quantized by `aqlm`, which is not read",
     ),
     "no method": (
         "4 bits",

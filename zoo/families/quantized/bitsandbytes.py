@@ -66,9 +66,8 @@ def _of_8_bits(name: str, stored: Mapping[str, Stored], stated: Stated) -> Group
     if order in stored:  # older versions also wrote orders for certain GPUs
         names.append(order)
         if stored[order].n_bytes != 1 or read_now(stored[order]).item() != 0:
-            raise stated.refused(
-                f"are quantized by `bitsandbytes`, and those of `{base}` not by row"
-            )
+            how = f"are quantized by `bitsandbytes`, with `{base}` in an order for certain GPUs"
+            raise stated.refused(how)
     tensor = Quantized(
         stated.dtype,
         values.shape,
