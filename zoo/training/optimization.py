@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -26,6 +26,9 @@ from zoo.transformer import Transformer
 
 MAPS: tuple[Role, ...] = ("weight", "residual")
 """The roles of the matrices of maps, other than tables."""
+
+DECAYING: tuple[Role, ...] = (*MAPS, "embedding")
+"""The roles of what AdamW decays: no biases, and no constants, as the weights of norms are."""
 
 
 class Together(optim.Optimizer):
@@ -76,8 +79,8 @@ def _(table: Adam, model: nn.Module) -> optim.Optimizer:
 
 
 @make_optimizer.register
-def _(table: AdamW, model: nn.Module) -> optim.Optimizer:
-    return _adamw(table, _learned(model))
+def _(table: AdamW, model: Transformer) -> optim.Optimizer:
+    return _adamw(table, _learned(model), model)
 
 
 @make_optimizer.register
@@ -97,7 +100,7 @@ def _(table: Muon, model: Transformer) -> optim.Optimizer:
             )
         )
     if others:
-        parts.append(_adamw(table, others))
+        parts.append(_adamw(table, others, model))
     return Together(parts)
 
 
@@ -108,10 +111,13 @@ def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
     )
 
 
-def _adamw(table: AdamW, parameters: Iterable[nn.Parameter]) -> optim.AdamW:
+def _adamw(table: AdamW, parameters: Collection[nn.Parameter], model: Transformer) -> optim.AdamW:
+    # By the role and not by the number of dimensions: those of experts or heads are stacked.
+    tensors = dict(model.spec.layout.tensors())
+    decaying = {p for name, p in model.named_parameters() if tensors[name].role in DECAYING}
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": table.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p in decaying], "weight_decay": table.weight_decay},
+        {"params": [p for p in parameters if p not in decaying], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     return optim.AdamW(groups, lr=table.lr, betas=table.betas, eps=table.eps)
