@@ -356,7 +356,8 @@ def in_groups(folder: Path, how: str, *, by_index: bool = False) -> tuple[Tensor
     for name in maps(tensors):
         n_out, n_in = tensors[name].shape
         numbers = torch.randint(0, most, (n_in, n_out))
-        zeros = torch.randint(1, most, (n_in // GROUP, n_out))
+        zeros = torch.randint(0, most, (n_in // GROUP, n_out))
+        zeros[0, :2] = torch.tensor([0, most - 1])
         scales = (0.01 * (0.5 + torch.rand(n_in // GROUP, n_out))).bfloat16()
         group = torch.arange(n_in) // GROUP
         if by_index:
@@ -369,9 +370,10 @@ def in_groups(folder: Path, how: str, *, by_index: bool = False) -> tuple[Tensor
             stored[f"{base}qweight"] = words(numbers[:, columns] - half, bits)
             stored[f"{base}qzeros"] = words(zeros[:, columns] - half, bits)
         else:
-            lower = 1 if how != "gptq_v2" else 0
+            # GPTQModel subtracts one from each by a subtraction from the word that holds them.
+            lower = 0 if how == "gptq_v2" else sum(1 << at for at in range(0, 32, bits))
             stored[f"{base}qweight"] = words(numbers.T - half, bits).T
-            stored[f"{base}qzeros"] = words(zeros - lower - half, bits)
+            stored[f"{base}qzeros"] = words(zeros - half, bits) - lower
             stored[f"{base}g_idx"] = group.to(torch.int32)
         assert stored[f"{base}qzeros"].shape[1] == n_out // each
         stored[f"{base}scales"], exact = scales, scales.double()
@@ -411,6 +413,11 @@ WRONG_GROUPS: dict[str, tuple[str, Callable[[Tensors, dict[str, Any]], object], 
     "bits": (
         "gptq",
         lambda t, c: c.update(bits=3),
+        "the weights are quantized by `gptq` in another form, which is not read",
+    ),
+    "bits that are no integer": (
+        "gptq",
+        lambda t, c: c.update(bits=4.0),
         "the weights are quantized by `gptq` in another form, which is not read",
     ),
     "version": (

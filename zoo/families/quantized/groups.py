@@ -41,7 +41,7 @@ def gptq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     """Numbers of 4 or 8 bits with scales and zero points for groups of inputs, in order or by
     `g_idx`, as AutoGPTQ and GPTQModel write them: matrices (in, out), whose words hold rows."""
     bits, version = stated.settings.get("bits"), stated.settings.get("checkpoint_format", "gptq")
-    if bits not in (4, 8) or version not in ("gptq", "gptq_v2"):
+    if type(bits) is not int or bits not in _LOWER or version not in ("gptq", "gptq_v2"):
         raise stated.refused("are quantized by `gptq` in another form")
     found: dict[str, Group] = {}
     for name in that_end(stored, ".qweight"):
@@ -60,13 +60,17 @@ def gptq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
             (_group_size(stated, "group_size") or max(1, rows), 1),
             transposed=True,
             groups=stored.get(f"{base}g_idx"),
-            zeros_above=1 if version == "gptq" else 0,  # the first form stores them one lower
+            zeros_above=_LOWER[bits] if version == "gptq" else 0,
         )
         found[f"{base}weight"] = Group(tensor, tuple(names))
     return found
 
 
 _OF_GROUPS = ("qzeros", "scales")
+
+_LOWER = {4: 0x11111111, 8: 0x01010101}
+"""By how much the first form of GPTQ stores each word of zero points lower, by their bits: each of
+them by one, as a subtraction of the whole word, which borrows from the next if one is 0."""
 
 
 def _group_size(stated: Stated, *keys: str) -> int | None:

@@ -39,7 +39,7 @@ class Quantized:
         block: the rows and columns of a block. The last block may be smaller.
         transposed: whether the tensor of floats has rows and columns exchanged.
         groups: the row of blocks that each row belongs to, where these are not in order.
-        zeros_above: what the zero points are above what is stored.
+        zeros_above: what is added to each stored word of zero points, modulo 2^32.
         flat: whether blocks are of the elements in their order, whatever row they are in; a block
             then has one row.
         table: the small numbers by their codes, if codes are stored, in float32.
@@ -195,10 +195,11 @@ def _zero_points(tensor: Quantized, stored: torch.Tensor) -> torch.Tensor:
             found = unpacked(stored.flatten(0, -2), "awq4")[:, :across]
         case "gptq4" | "gptq8":
             bits = 4 if tensor.numbers == "gptq4" else 8
-            found = words(stored.flatten(0, -2), bits).flatten(-2).float()[:, :across]
+            stored = stored.flatten(0, -2) + tensor.zeros_above
+            found = words(stored, bits).flatten(-2).float()[:, :across]
         case _:
             found = stored.float()
-    return found.view(n_matrices, down, across) + tensor.zeros_above
+    return found.view(n_matrices, down, across)
 
 
 def read_stored(tensor: Stored, read: Read) -> torch.Tensor:
