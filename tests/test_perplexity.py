@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,22 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
     )
     assert "a file of text: `--data FILE`" in refused("score", "m")
     assert "no weights file and no model `nowhere`" in refused("score", "nowhere")
+
+
+def test_a_text_comes_through_a_pipe(project: Path) -> None:
+    """As of `zoo score m --data <(command)`."""
+    zoo.save(zoo.build(f'{HEAD}builder = "decoder"\n'), project / "m")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, TEXT.encode())
+        os.close(writing)
+        found = zoo.score("m", data=f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+    expected = zoo.score("m", data="a.txt")
+    assert found["perplexity"] == expected["perplexity"]
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,10 @@ def _not_blank(examples: list[Example]) -> list[Example]:
 
 def read_whole(path: Path) -> str:
     """Read a text unchanged. Raises as `read_data`."""
-    for _ in _lines(path):
+    raw = _content(path)  # once: it may be a pipe
+    for _ in _lines_in(raw, path):
         pass  # a file that is not UTF-8 is reported with the place of the error
-    return path.read_bytes().decode("utf-8-sig")
+    return raw.decode("utf-8-sig")
 
 
 class _Where(NamedTuple):
@@ -310,6 +311,11 @@ def _parallel(source: Path, target: Path) -> Iterator[_Line]:
 
 def _lines(path: Path) -> Iterator[_Where]:
     """The lines of a UTF-8 text, without their line ends."""
+    return _lines_in(_content(path), path)
+
+
+def _content(path: Path) -> bytes:
+    """Read a file that is not empty."""
     try:
         check_ends(path)
         raw = path.read_bytes()
@@ -323,6 +329,11 @@ def _lines(path: Path) -> Iterator[_Where]:
         ) from None
     if not raw.strip():
         raise TrainingError(Problem("the file is empty", Place(str(path))))
+    return raw
+
+
+def _lines_in(raw: bytes, path: Path) -> Iterator[_Where]:
+    """The lines of a file's content, decoded one by one."""
     lines = raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
