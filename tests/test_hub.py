@@ -112,3 +112,19 @@ def test_of_a_push_that_fails_nothing_is_claimed(
     assert "Traceback" not in pushed.stderr
     assert "hf_secret" not in pushed.stderr
     assert not Path("models").exists()
+
+
+@pytest.mark.parametrize("address", ["hf://", "hf://a/b/c", "hf://a b/c", "hf://.."])
+def test_what_names_no_repository(address: str, model: Path, refused: Callable[..., str]) -> None:
+    told = refused("push", "model", address, "--license", "CC0-1.0")
+    assert f"`{address[5:]}` is the name of no repository of the hub" in told
+    assert "write `hf://owner/name`" in told
+
+
+def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its plugin to blame."""
+    monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
+    pulled = zoo("pull", "gpt2-large.openai", "--trust-first-use")
+    assert pulled.returncode == 2
+    assert re.search("gpt2-large cannot be had from the hub: .*refused", pulled.stderr)
+    assert "plugin" not in pulled.stderr

@@ -58,18 +58,21 @@ class HuggingFace(Source):
     @classmethod
     def at(cls, address: str) -> Self | None:
         scheme, _, repo = address.partition("://")
-        return cls(kind="hf", repo=repo) if scheme == "hf" else None
+        if scheme != "hf":
+            return None
+        if not re.fullmatch(_REPO, repo):
+            message = f"`{repo}` is the name of no repository of the hub"
+            raise SourceError(Problem(message, help="write `hf://owner/name`"))
+        return cls(kind="hf", repo=repo)
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """Make one commit to the repository, which is created if it does not exist."""
         hub = _hub()
         api = hub.HfApi()
         operations = [hub.CommitOperationAdd(path, str(folder / path)) for path in paths]
-        try:
+        with _converted(f"{self.repo} cannot be written"):
             api.create_repo(self.repo, exist_ok=True)
             done = api.create_commit(self.repo, operations, commit_message="zoo push")
-        except Exception as error:  # of huggingface_hub, httpx and the upload
-            raise _failed(f"{self.repo} cannot be written", error) from None
         if not re.fullmatch(_COMMIT, done.oid):
             raise SourceError(f"{self.repo} tells no commit after it was written")
         written = self.model_copy(update={"revision": done.oid})
@@ -83,16 +86,23 @@ class HuggingFace(Source):
 
     def _info(self, access: Access) -> Any:
         hub = _hub()
-        try:
+        with _converted(f"{self.repo} cannot be had from the hub"):
             return hub.HfApi().model_info(
                 self.repo, revision=self.revision, files_metadata=True, timeout=access.timeout
             )
-        except hub.errors.HfHubHTTPError as error:
-            raise _failed(f"{self.repo} cannot be had from the hub", error) from None
+
+
+@contextmanager
+def _converted(what: str) -> Generator[None]:
+    """Convert the errors of huggingface_hub, of its connections and uploads."""
+    try:
+        yield
+    except Exception as error:
+        raise _failed(what, error) from None
 
 
 def _failed(what: str, error: Exception) -> SourceError:
-    """Convert an error of huggingface_hub; the last line of its text says most."""
+    """The last line of the error's text says most."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().split("\n")[-1] or type(error).__name__
     hint = (
