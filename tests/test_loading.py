@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -347,3 +348,37 @@ def test_what_is_no_path_is_told(call: Callable[[Any], Any], expected: str, valu
         call(value)
     assert str(error.value).startswith(expected)
     assert str(error.value).endswith(f"not {type(value).__name__}")
+
+
+@pytest.mark.parametrize("value", ["", "a\0b", "folder/a\0b.safetensors"])
+def test_what_is_no_path_to_write_to(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = zoo.build(TINY)
+    for write in (
+        lambda: zoo.save(model, value),
+        lambda: zoo.save(model, value, max_shard_bytes=1000),
+        lambda: zoo.import_folder("source", value),
+        lambda: zoo.export_folder("source", value),
+    ):
+        with pytest.raises(zoo.ZooError, match=f"path, not {re.escape(repr(value))}"):
+            write()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["M.SAFETENSORS", "m.SafeTensors"])
+def test_the_ending_of_a_file_may_be_of_capitals(name: str, tmp_path: Path) -> None:
+    model = zoo.build(TINY)
+    zoo.save(model, tmp_path / name)
+    assert zoo.load(tmp_path / name).spec.digest == model.spec.digest
+    assert zoo.diff(tmp_path / name, model.spec)["equal"]
+    with pytest.raises(zoo.ZooError, match=r"zoo\.load"):
+        zoo.read_spec(tmp_path / name)
+
+
+@pytest.mark.parametrize("only", [3, ["encoder.*", None], {"encoder.*": 1}])
+def test_patterns_are_text(only: Any, tmp_path: Path) -> None:
+    zoo.save(zoo.build(TINY), tmp_path)
+    with pytest.raises(zoo.InputError, match="`only` is a pattern or a list of them, not"):
+        zoo.load(tmp_path, only=only)

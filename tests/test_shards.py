@@ -202,8 +202,9 @@ def test_an_index_that_is_not_as_it_was_written(old: str, new: str, sharded: Pat
 def test_shards_need_a_folder_and_a_size(tmp_path: Path) -> None:
     with pytest.raises(zoo.WeightsError, match="would be a folder"):
         zoo.save(zoo.build(TINY), tmp_path / "a.safetensors", max_shard_bytes=9)
-    with pytest.raises(zoo.WeightsError, match="at least one byte"):
-        zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=0)
+    for most in (0, 1.5, "1MB", True):
+        with pytest.raises(zoo.InputError, match="`max_shard_bytes` is at least 1, not"):
+            zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=most)
     assert [*tmp_path.iterdir()] == []
 
 

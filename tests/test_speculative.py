@@ -283,6 +283,19 @@ def test_what_does_not_fit() -> None:
         zoo.Draft(model, n_tokens=2.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling()])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_draft_that_computes_no_numbers(method: Any, value: float) -> None:
+    model = model_of("rotary")
+    damaged = zoo.build({**tiny(), "name": "damaged"}).double()
+    with torch.no_grad():
+        damaged.get_parameter("decoder.norm.weight").fill_(value)
+    with pytest.raises(zoo.WeightsError, match=r"damaged: the outputs are not numbers"):
+        zoo.generate(
+            model, [PROMPTS[0]], max_new_tokens=NEW, method=method, draft=zoo.Draft(damaged)
+        )
+
+
 DYNAMIC = {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}
 
 

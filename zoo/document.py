@@ -116,7 +116,7 @@ def read_document(
     """
     name = str(path)
     try:
-        if path.suffix == ".safetensors" and path.is_file():
+        if path.suffix.lower() == ".safetensors" and path.is_file():
             from zoo.file_hints import of_saved  # here: only a mistake needs it
 
             raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))

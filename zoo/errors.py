@@ -186,3 +186,12 @@ def checked_path(value: object, expected: str) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{expected}, not {type(value).__name__}")
     return Path(value)
+
+
+def checked_output(value: object, expected: str) -> Path:
+    """Return a path to write to. Raises as `checked_path`, and `ZooError` if it is empty, which
+    would be the working directory, or holds a NUL, which no path does."""
+    path = checked_path(value, expected)
+    if value == "" or "\0" in str(path):
+        raise ZooError(f"{expected}, not {value!r:.80}")
+    return path

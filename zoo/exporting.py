@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from zoo.atomic import new_folder
-from zoo.errors import Place, Problem, WeightsError, checked_path
+from zoo.errors import Place, Problem, WeightsError, checked_output
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import with_rules
@@ -51,7 +51,7 @@ def export_folder(
         SpecError: the family cannot make a spec of the recorded configuration.
         ZooError: `output` exists, or cannot be written.
     """
-    output = checked_path(output, "`output` is a path")
+    output = checked_output(output, "`output` is a path")
     check_output_name(output, folder=True)
     registry = load_registry() if registry is None else registry
     model = load(source, registry=registry)

@@ -64,7 +64,7 @@ def _saved(name: str, folder: Path, named: Place) -> Document | None:
 
     for path in (folder / name, folder / f"{name}.safetensors"):
         weights = weights_path(path)
-        is_there = weights.is_file() and (path.is_dir() or path.suffix == ".safetensors")
+        is_there = weights.is_file() and (path.is_dir() or path.suffix.lower() == ".safetensors")
         if not is_there or path.is_symlink() or weights.is_symlink():
             continue
         try:

@@ -67,7 +67,7 @@ def near(path: Path) -> str:
 
 
 def _is_meant(path: Path) -> bool:
-    if path.suffix in (".toml", ".safetensors"):
+    if path.suffix.lower() in (".toml", ".safetensors"):
         return os.path.isfile(path) and path.name != _REGISTRY
     return any(os.path.isfile(path / name) for name in (WEIGHTS, WEIGHTS_INDEX))
 

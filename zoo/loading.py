@@ -15,7 +15,7 @@ from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
 from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
@@ -105,6 +105,10 @@ def load(
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
     patterns = [only] if isinstance(only, str) else only
+    if patterns is not None and not (
+        isinstance(patterns, Sequence) and all(isinstance(one, str) for one in patterns)
+    ):
+        raise InputError(f"`only` is a pattern or a list of them, not {only!r:.80}")
     if mesh is not None:
         from zoo.sharding.together import first_of_each_store
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import zoo
-from zoo.errors import Problem, WeightsError, checked_path
+from zoo.errors import Problem, WeightsError, checked_output
 from zoo.int8 import has_int8
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
@@ -52,7 +52,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
     """
     _refuse_other(model)
     _refuse_share(model)
-    target = checked_path(path, "a model is saved to a path")
+    target = checked_output(path, "a model is saved to a path")
     with destination(target, max_shard_bytes=max_shard_bytes) as write:
         header, content = described(model)
         write(header, content)

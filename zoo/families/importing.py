@@ -15,7 +15,7 @@ import torch
 import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
-from zoo.errors import Place, Problem, WeightsError, checked_path
+from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path
 from zoo.extends import NAME_PATTERN
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
@@ -163,7 +163,7 @@ def import_folder(
         ZooError: `output` exists, or cannot be written.
     """
     source = checked_path(source, "`source` is the path of a folder")
-    output = checked_path(output, "`output` is a path")
+    output = checked_output(output, "`output` is a path")
     name = output.resolve().name if name is None else name
     found = plan_import(source, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zoo.counts import check_count
 from zoo.errors import InputError, Problem
 from zoo.int8 import has_int8
 from zoo.linear import Linear
@@ -30,11 +31,10 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
     Raises:
         InputError: `rows` is not an integer of at least 1; or the weights are in 8 bits.
     """
-    if type(rows) is not int or rows < 1:
-        raise InputError(f"`rows` is at least 1, not {rows!r:.80}")
+    n_rows = check_count("rows", rows)
     if has_int8(model):
         message = f"the weights of {model.spec.name} are in 8 bits, in an order of their own"
         raise InputError(Problem(message, help="arrange floats, or leave the 8 bits as they are"))
     for module in model.modules():
         if isinstance(module, Linear):
-            module.pack(rows)
+            module.pack(n_rows)

@@ -9,9 +9,10 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch.nn.functional import pad
 
+from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation.choosing import Choosing, Row
-from zoo.generation.decoding import Decoding, describe
+from zoo.generation.decoding import Decoding, check_numbers, describe
 from zoo.generation.inputs import Inputs
 from zoo.transformer import Transformer
 
@@ -33,7 +34,7 @@ class Draft:
     n_tokens: int = 4
 
     def __post_init__(self) -> None:
-        _check_number("n_tokens", self.n_tokens)
+        check_count("n_tokens", self.n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,8 @@ class Lookup:
     longest: int = 3
 
     def __post_init__(self) -> None:
-        _check_number("n_tokens", self.n_tokens)
-        _check_number("longest", self.longest)
-
-
-def _check_number(name: str, number: object) -> None:
-    if type(number) is not int or number < 1:
-        raise InputError(f"`{name}` is at least 1, not {number!r:.80}")
+        check_count("n_tokens", self.n_tokens)
+        check_count("longest", self.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,4 +260,5 @@ class ModelDrafter:
         """Read tokens, and score the next one, (1, vocab)."""
         self._read += new
         scores = self.decoding.scores(torch.tensor([new], device=self.decoding.device))
+        check_numbers(scores, self.decoding.name)
         return pad(scores, (0, self.vocab - scores.shape[-1]), value=-torch.inf)

@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from zoo.counts import check_count, is_whole
 from zoo.errors import InputError
 from zoo.generation.methods import outside_vocabulary
-
-
-def check_new_tokens(number: object) -> None:
-    """Raise InputError if `number` is not a positive integer."""
-    if type(number) is not int or number < 1:
-        raise InputError(f"`max_new_tokens` is at least 1, not {number!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,7 @@ class Ends:
             InputError: a value is not an integer, `max_new_tokens` is below 1, or a stop sequence
                 is empty.
         """
-        check_new_tokens(max_new_tokens)
+        n_new = check_count("max_new_tokens", max_new_tokens)
         try:
             ends = list(cast("Sequence[int]", eos))
         except TypeError:  # one id; anything else is refused below
@@ -50,11 +45,12 @@ class Ends:
         except TypeError:
             raise InputError(f"`stop` is a list of sequences of ids, not {stop!r:.80}") from None
         for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
-            if type(one) is not int:
+            if not is_whole(one):
                 raise InputError(f"`eos` and `stop` hold ids, which are integers, not {one!r:.80}")
         if () in stops:
             raise InputError("`stop` holds an empty sequence, with which everything ends")
-        return cls(max_new_tokens, frozenset(ends), tuple(stops))
+        sequences = tuple(tuple(map(int, one)) for one in stops)
+        return cls(n_new, frozenset(map(int, ends)), sequences)
 
     def check(self, vocab: int) -> None:
         """Raise InputError if `eos` or `stop` has an id that is outside the vocabulary."""

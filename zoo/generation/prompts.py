@@ -119,6 +119,8 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
         raise InputError(f"{what}: ids are integers, not {ids.dtype}")
     if ids.dim() not in (1, 2):
         raise InputError(f"{what}: ids are (length,) or (batch, length), not {tuple(ids.shape)}")
+    if ids.is_meta:
+        raise InputError(f"{what}: ids on the device `meta` have no values")
     batch = ids.detach().to("cpu", torch.long)
     batch = batch[None] if batch.dim() == 1 else batch
     present = torch.ones_like(batch, dtype=torch.bool)

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.backends import attention_backend
 from zoo.building import Spec, build_on_meta
+from zoo.counts import check_count
 from zoo.errors import InputError, Problem
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
@@ -56,8 +57,7 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
         PluginError: the spec cannot be built with the available plugins, or its model cannot be
             called without values.
     """
-    if type(size) is not int or size < 1:
-        raise InputError(f"size is a number of tokens or images, from 1, not {size!r}")
+    size = check_count("size", size)
     spec = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     read = spec.model.called_with
     counter = count_forward(spec, batch=1 if read else size, length=size)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
+from zoo.counts import check_count
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, WeightsError, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
-from zoo.generation.ends import check_new_tokens
 from zoo.generation.evaluating import evaluating
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import pixels_of
@@ -162,7 +162,7 @@ class ImageModel:
         check_top(top, task if texts is None else "classify", self.transformer.spec.name)
         asked: dict[str, Any] = {}
         if task in GENERATING:
-            check_new_tokens(max_new_tokens)
+            check_count("max_new_tokens", max_new_tokens)
             asked = generate_arguments(
                 self.transformer.spec, self.settings, max_new_tokens, method, eos, start
             )

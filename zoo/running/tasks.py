@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zoo.counts import check_count
 from zoo.errors import InputError
 from zoo.purpose import Comparison, Task
 from zoo.running.entities import Entity, entities, marks_entities
@@ -25,8 +26,7 @@ def check_top(top: object, task: Task, name: str) -> None:
     and task ranks nothing."""
     if top is None:
         return
-    if type(top) is not int or top < 1:
-        raise InputError(f"`top` is at least 1, not {top!r:.80}")
+    check_count("top", top)
     if task not in ("classify", "fill_mask"):
         raise InputError(f"`top`: {name} ranks no classes and no masked tokens")
 

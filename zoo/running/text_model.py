@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 import torch
 
+from zoo.counts import check_count
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling, stream
-from zoo.generation.ends import Ends, check_new_tokens
+from zoo.generation.ends import Ends
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
@@ -152,7 +153,7 @@ class TextModel:
             raise InputError('texts are a list, of one text too: `run(["..."])`')
         texts = list(texts)
         if self.task in GENERATING:
-            check_new_tokens(max_new_tokens)
+            check_count("max_new_tokens", max_new_tokens)
         elif draft is not None:
             raise InputError(f"{self.transformer.spec.name} generates no tokens to be guessed")
         elif cuda_graph:

@@ -26,7 +26,7 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     path = Path(source)
     if source not in registry.models and not os.path.exists(path):
         path = _stored(source, registry) or path
-    if path.suffix != ".safetensors" and not os.path.isdir(path):
+    if path.suffix.lower() != ".safetensors" and not os.path.isdir(path):
         return read_spec(source, registry=registry), None
     from zoo.weights.file import weights_path
     from zoo.weights.reader import read_header

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from zoo.atomic import new_file, remove_file
-from zoo.errors import WeightsError
+from zoo.counts import check_count
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import Header, saved_path
 from zoo.weights.output_names import check_output_name
@@ -35,12 +35,14 @@ def destination(
 
     Raises:
         WeightsError: the path has the suffix of another format, or that of a single file although
-            shards are written; or `max_shard_bytes` is below 1.
+            shards are written.
+        InputError: `max_shard_bytes` is no integer, or below 1.
         ZooError: the place cannot be written to, or holds an index that is not the zoo's.
     """
     check_output_name(path, folder=max_shard_bytes is not None)
     if max_shard_bytes is not None:
-        with _shards(path, max_shard_bytes, on_bytes) as write:
+        most = check_count("max_shard_bytes", max_shard_bytes)
+        with _shards(path, most, on_bytes) as write:
             yield write
         return
     target = saved_path(path)
@@ -60,8 +62,6 @@ def destination(
 
 @contextmanager
 def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator[Write]:
-    if max_bytes < 1:
-        raise WeightsError("a shard has at least one byte")
     stale = {WEIGHTS, *shards_in(folder)}
     new: list[Path] = []
     try:
