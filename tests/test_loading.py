@@ -373,7 +373,7 @@ def test_the_ending_of_a_file_may_be_of_capitals(name: str, tmp_path: Path) -> N
     zoo.save(model, tmp_path / name)
     assert zoo.load(tmp_path / name).spec.digest == model.spec.digest
     assert zoo.diff(tmp_path / name, model.spec)["equal"]
-    with pytest.raises(zoo.ZooError, match=r"zoo\.load"):
+    with pytest.raises(zoo.ZooError, match="holds weights"):
         zoo.read_spec(tmp_path / name)
 
 
