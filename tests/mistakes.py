@@ -335,6 +335,25 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "several missing keys of one component": (
+        spec("[encoder.block.ffn]", 'kind = «"moe"»'),
+        [
+            (
+                "the keys `n_experts` and `top_k` are missing: `encoder.block.ffn` needs them",
+                "help: add `n_experts = ...` and `top_k = ...` beside this `kind`",
+            )
+        ],
+    ),
+    "missing keys of a kind that is one of a list": (
+        spec("[encoder.block]", 'ffn = { per_layer = ["mlp", «"moe"»] }'),
+        [
+            (
+                "the keys `n_experts` and `top_k` are missing: `encoder.layers.0.block.ffn` needs "
+                "them",
+                'help: write `{ kind = "moe", n_experts = ..., top_k = ... }` in place of `"moe"`',
+            )
+        ],
+    ),
     "a kind that contradicts what is around it": (
         spec("[decoder.block]", 'self_position = «"sinusoidal"»'),
         [("`sinusoidal` positions are added to the embeddings; a layer cannot have its own",)],
@@ -522,7 +541,12 @@ n_layers = 2
     ),
     "a name with a slash": (
         spec(name='«"a/b"»'),
-        [("`name` is made of up to 128 letters, digits, `-`, `_` and `.`",)],
+        [
+            (
+                "`name` has up to 128 of the letters A to Z and a to z, digits, `_`, `-` and `.`, "
+                "and begins with no `-` or `.`",
+            )
+        ],
     ),
     "a format of the future": (
         spec(format="«2»"),

@@ -45,7 +45,7 @@ def test_extends_without_end(refused: Refused, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ['"../spec"', '"/etc/passwd"', '"sub/spec"', '".."', '""', '"a b"', "3", '["a"]', "{}"]
+    "value", ['"../spec"', '"/etc/passwd"', '"sub/spec"', '".."', '""', "3", '["a"]', "{}"]
 )
 def test_extends_names_no_path(value: str, refused: Refused, project: Path) -> None:
     (project.parent / "spec.toml").write_text(spec())
@@ -56,6 +56,16 @@ def test_extends_names_no_path(value: str, refused: Refused, project: Path) -> N
         f"      |           {'^' * len(value)}\n"
         "      = help: a spec file or a saved model beside this one, or a model of the registry\n"
     )
+
+
+@pytest.mark.parametrize("name", ["my model", "späc", "-a", ".a", "a" * 129])
+def test_extends_tells_what_a_name_has(name: str, refused: Refused, project: Path) -> None:
+    """A file may have such a name."""
+    (project / "child.toml").write_text(f'extends = "{name}"\nname = "child"\n')
+    told = refused("validate", "child.toml")
+    assert f"child.toml:1:11: error: `extends` cannot name `{name[:70]}" in told
+    assert "the name of a spec has up to 128 of the letters A to Z and a to z, digits" in told
+    assert "help: rename the file" in told
 
 
 def test_extends_of_what_is_not_there(refused: Refused, project: Path) -> None:

@@ -36,7 +36,9 @@ def test_a_name_that_is_too_long(refused: Refused) -> None:
     Path("spec.toml").write_text(spec(name=f'"{"a" * 128}"'))
     assert zoo.read_spec("spec.toml").name == "a" * 128
     Path("spec.toml").write_text(spec(name=f'"{"a" * 129}"'))
-    assert "`name` is made of up to 128 letters, digits" in refused("validate", "spec.toml")
+    assert "`name` has up to 128 of the letters A to Z and a to z, digits" in refused(
+        "validate", "spec.toml"
+    )
 
 
 def test_all_that_one_key_breaks_is_told_once(refused: Refused) -> None:

@@ -485,3 +485,59 @@ def test_the_core_imports_no_plugin() -> None:
                 names = [node.value]  # also not by its name as text
             for name in names:
                 assert name.partition(".")[0] not in plugins, f"{file}: {name}"
+
+
+OWN_FFN = """
+from typing import Annotated
+
+from pydantic import Field
+
+from zoo.slots import FeedForward
+
+
+class Mine(FeedForward):
+    \"\"\"A network.\"\"\"
+
+    pair: tuple[float, float] = (0.0, 1.0)
+    word: Annotated[str, Field(min_length=2, max_length=4)] = "abc"
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("pair = [1.0]", "`pair` must have 2 items, not 1"),
+        ("pair = []", "`pair` must have 2 items, not 0"),
+        ("pair = [1.0, 2.0, 3.0]", "`pair` must have at most 2 items, not 3"),
+        ('word = "a"', "`word` must have at least 2 characters, not 1"),
+        ('word = "abcde"', "`word` must have at most 4 characters, not 5"),
+    ],
+)
+def test_a_value_of_a_wrong_length(value: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "registry.toml").write_text('format = 1\n[ffn]\nmine = "mine.py:Mine"\n')
+    (tmp_path / "mine.py").write_text(OWN_FFN)
+    registry = zoo.load_registry(tmp_path / "registry.toml")
+    text = f"{SPEC.replace('d_ff = 16', '')}ffn = {{ kind = 'mine', {value} }}\n"
+    with pytest.raises(zoo.SpecError, match=f"error: {told}\n") as error:
+        zoo.read_spec(text, registry=registry)
+    assert len(error.value.problems) == 1
+    assert error.value.problems[0].place.line == 9
+
+
+def test_a_mistake_runs_no_files_that_the_spec_does_not_name(tmp_path: Path) -> None:
+    """Not even for a hint with the kinds that have a key: a file may be in the making."""
+    names = 'mine = "mine.py:Mine"\nother = "other.py:Other"\n'
+    (tmp_path / "registry.toml").write_text(f"format = 1\n[ffn]\n{names}")
+    (tmp_path / "mine.py").write_text(OWN_FFN)
+    (tmp_path / "other.py").write_text("from pathlib import Path\n\nPath('run').touch()\n")
+    spec = f"{SPEC}ffn = {{ kind = 'mine', n_experts = 2 }}\n"
+    (tmp_path / "spec.toml").write_text(spec)
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", "validate", "spec.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "`n_experts` is a key of the ffn `moe`" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -13,6 +13,12 @@ from zoo.resolving.tables import Leaf, Table, as_table, merge
 from zoo.wording import did_you_mean, quoted, typed
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+NAME_RULE = (
+    "up to 128 of the letters A to Z and a to z, digits, `_`, `-` and `.`, and begins with no `-` "
+    "or `.`"
+)
+"""What `NAME_PATTERN` matches, for messages."""
+
 MAX_PARENTS = 32
 
 
@@ -85,6 +91,9 @@ def _find_parent(
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
         hint = f"a spec file or a saved model {near}, or a model of the registry"
+        if isinstance(name, str) and name.strip(".") and not {"/", "\\"} & {*name}:
+            message = f"`extends` cannot name {quoted(name)}: the name of a spec has {NAME_RULE}"
+            hint = "rename the file"
         findings.add_once(Problem(message, parent.place(value=True), hint))
         return None
     # Text and data that come from no file extend specs in the working directory. A spec that was

@@ -26,7 +26,7 @@ from zoo.component import (
 )
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, PluginError, Problem, ZooError
-from zoo.extends import NAME_PATTERN, with_parents
+from zoo.extends import NAME_PATTERN, NAME_RULE, with_parents
 from zoo.registry import Registry
 from zoo.resolving.kinds import Kinds
 from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
@@ -102,8 +102,7 @@ class _Resolver:
     def resolve(self) -> Resolved:
         name = self.top_level("name", str, "a string")
         if name is not None and not NAME_PATTERN.fullmatch(name.value):
-            message = "`name` is made of up to 128 letters, digits, `-`, `_` and `.`"
-            self.findings.add(Problem(message, name.place()))
+            self.findings.add(Problem(f"`name` has {NAME_RULE}", name.place()))
         version = self.top_level("format", int, "an integer")
         if version is not None and version.value != FORMAT:
             message = f"spec format {version.value} is not known"

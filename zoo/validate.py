@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -49,7 +49,7 @@ class _Validation:
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
         self.enclosing: list[Node] = []
-        self.missing: dict[tuple[str, Place, str], tuple[str, list[str]]] = {}
+        self.missing: dict[_Missing, list[KeyPath]] = {}
         self.not_given: list[Problem] = []
         self.root = resolved.root
         self.idle: dict[tuple[Node, str], str] = {}
@@ -148,9 +148,8 @@ class _Validation:
     ) -> None:
         """Record a key that is missing in a component. It is told once for all components that need
         the same line; `also` continues the help text."""
-        hint = _add(node, name, shared=shared)
-        _, needed = self.missing.setdefault((name, self.place_of(node), hint), (hint + also, []))
-        needed.append(dotted(needed_by))
+        missing = _Missing(name, self.place_of(node), _home(node, shared=shared), also)
+        self.missing.setdefault(missing, []).append(needed_by)
 
     def add_missing_dimension(self, node: Node, name: str, otherwise: str) -> None:
         """Record the key that an optional dimension comes from, which is not stated."""
@@ -179,7 +178,7 @@ class _Validation:
         self, node: Node, name: str, path: KeyPath, same: Sequence[ErrorDetails]
     ) -> None:
         leaf = node.values.get(name)
-        missing = same[0]["type"] == "missing"
+        missing = same[0]["type"] == "missing" and len(same[0]["loc"]) == 1
         if name in given_of(node.cls):
             who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
             message = f"{who} needs the dimension `{name}`, which its parent does not give"
@@ -203,14 +202,25 @@ class _Validation:
             self.findings.add_once(Problem(message, place, nearest_literal(same)))
 
     def finish(self) -> None:
-        """Report each missing key with the components that need it. If nothing else explains the
-        failure, also report the first dimension that is missing; the others follow from it."""
-        for (name, place, _), (help, needed) in self.missing.items():
-            few = " and ".join(f"`{path}`" for path in needed[:2])
+        """Report the missing keys with the components that need them, those of the same components
+        together. If nothing else explains the failure, also report the first dimension that is
+        missing; the others follow from it."""
+        together: dict[tuple[_Missing, tuple[KeyPath, ...]], list[_Missing]] = {}
+        for missing, paths in self.missing.items():
+            of = tuple(path[:-1] if path[-1:] == (missing.name,) else path for path in paths)
+            together.setdefault((missing._replace(name=""), of), []).append(missing)
+        for (_, of), keys in together.items():
+            first, names = keys[0], [missing.name for missing in keys]
+            needed = self.missing[first] if len(keys) == 1 else of
+            few = " and ".join(f"`{dotted(path)}`" for path in needed[:2])
             more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
             verb = "needs" if len(needed) == 1 else "need"
-            message = f"the key `{name}` is missing: {few}{more} {verb} it"
-            self.findings.add(Problem(message, place, help))
+            what, them = f"the key `{names[0]}` is missing", "it"
+            if len(names) > 1:
+                *others, last = (f"`{name}`" for name in names)
+                what, them = f"the keys {', '.join(others)} and {last} are missing", "them"
+            message = f"{what}: {few}{more} {verb} {them}"
+            self.findings.add(Problem(message, first.place, first.home.hint(names) + first.also))
         if not self.findings and self.not_given:
             self.findings.add_error(PluginError(self.not_given[0]))
 
@@ -327,18 +337,48 @@ def _fixed(value: Any) -> Any:
     return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
 
 
-def _add(node: Node, name: str, *, shared: bool) -> str:
-    """Return a help text that says where to write a missing key: beside the `kind`, which may
-    stand in a table around many components. A kind stated as a word, as in `ffn = "moe"`, has no
-    table to which a key could be added."""
+class _Home(NamedTuple):
+    """Where a missing key is written: `where` follows the line; or in a new table of this `kind`,
+    at `key`, or for an item of an array in place of the kind's name."""
+
+    where: str = ""
+    kind: str | None = None
+    key: str | None = None
+
+    def hint(self, names: Sequence[str]) -> str:
+        """The help text for keys that are missing there."""
+        lines = [f"{name} = ..." for name in names]
+        if self.kind is None:
+            return f"add {' and '.join(f'`{line}`' for line in lines)}{self.where}"
+        table = f'{{ kind = "{self.kind}", {", ".join(lines)} }}'
+        if self.key is None:
+            return f'write `{table}` in place of `"{self.kind}"`'
+        return f"write `{self.key} = {table}`"
+
+
+class _Missing(NamedTuple):
+    """A missing key: its name, the place that requests the component, where to write it, and what
+    continues the help text."""
+
+    name: str
+    place: Place
+    home: _Home
+    also: str
+
+
+def _home(node: Node, *, shared: bool) -> _Home:
+    """Return where to write a missing key: beside the `kind`, which may stand in a table around
+    many components. A kind stated as a word, as in `ffn = "moe"`, has no table to which a key could
+    be added."""
     kind = node.kind
     if shared or not node.path:
-        return f"add `{name} = ...`"
+        return _Home()
     if kind is None or not kind.stated:
-        return f"add `{name} = ...` in `[{dotted(node.path)}]`"
-    if kind.path[-1] == "kind":
-        return f"add `{name} = ...` beside this `kind`"
-    return f'write `{kind.path[-1]} = {{ kind = "{kind.value}", {name} = ... }}`'
+        return _Home(f" in `[{dotted(node.path)}]`")
+    at = kind.path[-1]
+    if at == "kind":
+        return _Home(" beside this `kind`")
+    return _Home(kind=str(kind.value), key=at if isinstance(at, str) else None)
 
 
 def _named(node: Node) -> str:

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticKnownError
 
 from zoo.document import KeyPath
 from zoo.resolving.tables import described
-from zoo.wording import nearest
+from zoo.wording import counted, nearest
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -40,6 +40,12 @@ def value_message(*same: ErrorDetails) -> str:
     first = same[0]
     if first["type"] in ("value_error", "contradiction"):
         return first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":  # an error for each of the last items of an array
+        n_items = len(first["input"])
+        return f"must have {counted(n_items + len(same), 'item')}, not {n_items}"
+    if first["type"] in ("string_too_short", "string_too_long"):
+        bound = first["msg"].partition(" should have ")[2]
+        return f"must have {bound}, not {len(first['input'])}"
     if first["type"] in ("too_short", "too_long"):  # "Tuple should have at least 1 item after ..."
         bound = first["msg"].partition(" should have ")[2].partition(" after ")[0]
         return f"must have {bound}, not {first.get('ctx', {})['actual_length']}"

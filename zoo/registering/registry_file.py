@@ -58,6 +58,11 @@ class Entry(NamedTuple):
     override: bool = False
 
     @property
+    def in_file(self) -> bool:
+        """Whether the target is a class in a file of the project, not in a package."""
+        return self.target.rpartition(":")[0].endswith(".py")
+
+    @property
     def thing(self) -> str:
         """What is registered, for a message."""
         return f"{_form(self.group).thing} {quoted(self.name)}"

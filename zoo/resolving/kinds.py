@@ -54,9 +54,13 @@ class Kinds:
             return None
 
     def having(self, slot: str, key: str) -> str | None:
-        """Return a text that names the kinds with a key for a slot; None if there are none."""
-        names = sorted(self.registry.plugins[slot])
-        kinds = {name: self.if_it_loads(slot, name) for name in names}
+        """Return a text that names the kinds with a key for a slot; None if there are none. The
+        files of a project that the spec has no use for, and that may be in the making, are not run
+        for this."""
+        kinds = {
+            name: (self.registry.loaded if entry.in_file else self.if_it_loads)(slot, name)
+            for name, entry in sorted(self.registry.plugins[slot].items())
+        }
         having = [
             f"`{name}`"
             for name, cls in kinds.items()
