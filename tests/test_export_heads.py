@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +142,18 @@ def test_a_head_that_is_not_published_is_refused(project: Path, refused: Refused
     assert "`BertForSequenceClassification` of `transformers` is another model" in told
     assert '`head.pooling` is "first" there, and "mean" in new' in told
     assert not Path("back").exists()
+
+
+def test_a_tensor_of_a_new_head_whose_rule_has_no_placeholder(project: Path) -> None:
+    trained(project, "bert", "one label")
+    registry = zoo.load_registry()
+    shutil.copytree(registry.families[0], "families")
+    family = Path("families/text_encoder.toml")
+    (rule,) = re.findall(r"^classifier = (\{ hf .+)$", family.read_text(), re.MULTILINE)
+    rules = [f"{word} = {rule.replace('{w}', word)}" for word in ("weight", "bias")]
+    family.write_text(family.read_text().replace(f"classifier = {rule}", "\n".join(rules)))
+    zoo.export_folder("out", "whole")
+    zoo.export_folder("out", "back", registry=replace(registry, families=[Path("families")]))
+    assert (
+        Path("back/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    )

@@ -108,7 +108,8 @@ def _names(spec: ModelSpec, rules: Iterable[ActiveRule], own: Iterable[str]) -> 
             if name in made or active.counted or active.spelled or active.rule.copies:
                 continue
             matches = (target.match(name) for target in active.zoo)
-            if bindings := next((match for match in matches if match is not None), None):
+            bindings = next((match for match in matches if match is not None), None)
+            if bindings is not None:
                 found.add(active.hf.fill(bindings))
                 made |= {target.fill(bindings) for target in active.zoo}
     return found
