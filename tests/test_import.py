@@ -1165,6 +1165,12 @@ def test_an_output_that_is_there_stays(source: Path) -> None:
     assert (source.parent / "output/mine.txt").read_text() == "mine"
 
 
+def test_an_output_that_is_a_link_to_itself(source: Path) -> None:
+    (source.parent / "output").symlink_to("output")
+    with pytest.raises(zoo.ZooError, match=r"cannot write `.*output`: Not a directory"):
+        import_folder(source, source.parent / "output")
+
+
 def test_a_disk_that_fails_once_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if all later writes succeed."""
     outcomes = iter([OSError(28, "No space left on device")])

@@ -164,7 +164,7 @@ def import_folder(
     """
     source = checked_path(source, "`source` is the path of a folder")
     output = checked_output(output, "`output` is a path")
-    name = output.resolve().name if name is None else name
+    name = Path(os.path.realpath(output)).name if name is None else name
     found = plan_import(source, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)
 
