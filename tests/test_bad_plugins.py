@@ -270,6 +270,13 @@ def test_a_plugin_that_is_missing(
     assert re.search(f"= help: .*{re.escape(help_)}", told)
 
 
+def test_a_plugin_whose_name_is_too_long_for_a_file(refused: Refused, project: Path) -> None:
+    write_plugin(project, GOOD, f"{'a' * 300}.py:Mine")
+    told = refused("validate", "spec.toml").replace(str(project), "here")
+    message = f"there is no file `here/{'a' * 300}.py`\n"
+    assert told.startswith(f"registry.toml:4:1: error: ffn `mine` cannot be loaded: {message}")
+
+
 def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
     refused: Refused, project: Path
 ) -> None:

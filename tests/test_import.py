@@ -1117,6 +1117,12 @@ def test_missing_shard(sharded: Path) -> None:
     assert f"the index names `{first.name}`, which is missing" in message
 
 
+def test_a_shard_whose_name_is_too_long_for_a_file(sharded: Path) -> None:
+    change_index(sharded, lambda files: files.update({Q: f"{'a' * 300}.safetensors"}))
+    message = refused(sharded, at="model.safetensors.index.json:")
+    assert re.search(r"the index names `a+\.\.\.`, which is missing", message)
+
+
 @pytest.mark.parametrize(
     "name", ["../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "x.bin"]
 )

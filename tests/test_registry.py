@@ -216,6 +216,17 @@ def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["families", "catalog"])
+@pytest.mark.parametrize("name", ["missing", "a" * 300])
+def test_a_folder_that_is_not_there(key: str, name: str, project: Path) -> None:
+    write(project / "registry.toml", f'format = 1\n{key} = "{name}"\n')
+    with pytest.raises(zoo.RegistryError, match=f"there is no folder `{name[:20]}") as caught:
+        zoo.load_registry()
+    (problem,) = caught.value.problems
+    assert problem.place is not None
+    assert (problem.place.line, problem.place.column) == (2, len(key) + 4)
+
+
 # --- include ------------------------------------------------------------------------------------
 
 

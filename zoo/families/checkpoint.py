@@ -73,7 +73,7 @@ def _indexed(folder: Path) -> dict[str, Stored]:
         if not inside:
             message = f"{quoted(name)} is not the name of a .safetensors file in this folder"
             problems.append(Problem(message, index.place("weight_map", key)))
-        elif not (folder / name).is_file():
+        elif not os.path.isfile(folder / name):  # Path.is_file raises for a name too long
             near = did_you_mean(name, [path.name for path in folder.glob("*.safetensors")])
             message = f"the index names {quoted(name)}, which is missing"
             problems.append(Problem(message, index.place("weight_map", key), near))

@@ -8,6 +8,7 @@ stevedore's on-disk cache of them.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -73,7 +74,7 @@ class PluginEntryPoint(EntryPoint):
 
     def _import_file(self, relative: str) -> ModuleType:
         path = (self.folder / relative).resolve()
-        if not path.is_file():
+        if not os.path.isfile(path):  # Path.is_file raises for a name too long
             near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
             hint = f"did you mean `{near}`?" if near else None
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))

@@ -5,6 +5,7 @@ Names that are registered twice are detected by `zoo.registry`, which merges sev
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -139,7 +140,7 @@ class RegistryFile:
             return None
         if not isinstance(name, str) or not _is_inside(Path(name)):
             wrong = f"`{key}` must be the name of a folder beside or below this file"
-        elif not (self._folder / name).is_dir():
+        elif not os.path.isdir(self._folder / name):  # Path.is_dir raises for a name too long
             wrong = f"there is no folder {quoted(name)}"
         else:
             return self._folder / name
