@@ -29,6 +29,8 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    HeliumConfig,
+    HeliumForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -40,7 +42,7 @@ from transformers import (
 )
 
 import zoo
-from zoo import export_folder, import_folder
+from zoo import cli, export_folder, import_folder
 from zoo.errors import Place
 from zoo.families import tensor_writer
 from zoo.families.checkpoint import Stored, find_tensors
@@ -383,6 +385,23 @@ def test_a_family_file_that_cannot_be_read(source: Path, project: Path, kind: st
     with pytest.raises(zoo.SpecError, match="cannot be read: ") as error:
         import_folder(source, source.parent / "output")
     assert error.value.problems[0].place == Place(str(family))
+
+
+def test_a_family_of_a_project_extends_a_shipped_one(project: Path) -> None:
+    """Helium is a Llama with neighbours as the pairs of its rotary positions."""
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    (project / "families/helium.toml").write_text(
+        'extends = "llama"\nformat = 1\nmodel_type = ["helium"]\n'
+        '[let]\nposition = "= rope(interleaved=true)"\n'
+    )
+    theirs = HeliumForCausalLM(HeliumConfig(**{**LLAMA, "head_dim": 4, "pad_token_id": 0})).eval()
+    theirs.save_pretrained("source")
+    assert cli.run(["lint", "helium"]) == cli.run(["lint", "families/helium.toml"]) == 0
+    import_folder("source", "mine")
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        torch.testing.assert_close(zoo.load("mine").eval()(ids), theirs(ids).logits)
 
 
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:

@@ -62,6 +62,33 @@ def test_a_family_that_extends_itself(toy: Path) -> None:
         read_family(toy)
 
 
+def test_a_family_extends_one_beside_it_before_one_of_a_registry(
+    toy: Path, own_families: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a family of the registry extends those beside itself, not beside what extends it."""
+    (own_families / "base.toml").write_text("no TOML")
+    (own_families / "shared.toml").write_text(
+        toy.read_text().replace("format = 1", 'format = 1\nextends = "middle"')
+    )
+    (own_families / "middle.toml").write_text('format = 1\nmodel_type = []\nprefix = ["a."]\n')
+    toy.with_name("middle.toml").write_text("no TOML")
+    toy.with_name("base.toml").write_text('format = 1\nmodel_type = []\nextends = "shared"\n')
+    toy.write_text('format = 1\nmodel_type = ["toy"]\nextends = "base"\n')
+    assert run(["lint", str(toy)]) == 0
+    assert "toy: 6 rules hold" in capsys.readouterr().out
+
+
+def test_a_parent_that_no_registry_has(toy: Path, own_families: Path, refused: Refused) -> None:
+    change(toy, "format = 1", 'format = 1\nextends = "lama"')
+    place = f"{toy}:2:11: error: "
+    told = refused("lint", str(toy))
+    assert f"{place}there is no family `lama`" in told
+    assert "help: did you mean `llama`?" in told
+    for name in ("../toy", "sub/toy", "a" * 300, "vocabulary"):
+        toy.write_text(f'format = 1\nextends = "{name}"\nmodel_type = []\n')
+        assert f"{place}there is no family `{name[:70]}" in refused("lint", str(toy))
+
+
 @pytest.mark.parametrize("version", ["2", "true", "1.0"])
 def test_another_format(toy: Path, version: str) -> None:
     change(toy, "format = 1", f"format = {version}")

@@ -157,7 +157,7 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
     for name in names:
         try:
             is_file = name.endswith(".toml")
-            family = read_family(Path(name)) if is_file else families.family(name)
+            family = read_family(Path(name), families.paths) if is_file else families.family(name)
             report.append(asdict(check(family, registry, config)))
         except ZooError as error:
             problems += error.problems

@@ -19,6 +19,7 @@ A string that starts with `=` is an expression (`zoo.families.expression`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,16 +146,21 @@ class Family:
         return document.place(path, value=key is not None)
 
 
-def read_family(path: Path) -> Family:
-    """Read a family file and those that it extends, from the same folder.
+def read_family(path: Path, registered: Mapping[str, Path] | None = None) -> Family:
+    """Read a family file and those that it extends, each from the folder of the one that extends it
+    or else from a registry.
+
+    Args:
+        path: the file.
+        registered: the files of the families of the registries, by name.
 
     Raises:
         SpecError: with all problems of the wrong file, each with its place.
     """
-    return _read(path, ())
+    return _read(path, registered or {}, ())
 
 
-def _read(path: Path, chain: tuple[Path, ...]) -> Family:
+def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -> Family:
     document = read_document(path)
     findings = Findings()
     findings.add(*document.problems)
@@ -178,7 +184,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Family:
     )
     if head.extends is None:
         return own
-    parent = _parent(head.extends, document, (*chain, path))
+    parent = _parent(head.extends, document, registered, (*chain, path))
     return _over(parent, own, head, document)
 
 
@@ -220,17 +226,22 @@ def _table(document: Document, key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _parent(name: str, document: Document, chain: tuple[Path, ...]) -> Family:
+def _parent(
+    name: str, document: Document, registered: Mapping[str, Path], chain: tuple[Path, ...]
+) -> Family:
     place = document.place(("extends",), value=True)
-    folder = chain[0].parent
+    folder = chain[-1].parent
     path = folder / f"{name}.toml"
-    if path.parent != folder or not path.is_file():
-        near = did_you_mean(name, [other.stem for other in folder.glob("*.toml")])
-        raise SpecError(Problem(f"there is no family {quoted(name)}", place, near))
+    if path.parent != folder or not os.path.isfile(path):
+        if name not in registered:
+            known = {other.stem for other in folder.glob("*.toml")} | registered.keys()
+            near = did_you_mean(name, known, "`zoo families` lists them")
+            raise SpecError(Problem(f"there is no family {quoted(name)}", place, near))
+        path = registered[name]
     if path in chain or len(chain) > MAX_PARENTS:
         story = " -> ".join(other.stem for other in (*chain, path))
         raise SpecError(Problem(f"cyclic `extends`: {story}", place))
-    return _read(path, chain)
+    return _read(path, registered, chain)
 
 
 def _over(parent: Family, own: Family, head: _Head, document: Document) -> Family:

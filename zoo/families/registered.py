@@ -65,7 +65,7 @@ class Families:
         if name not in self.paths:
             hint = did_you_mean(name, self.paths, "`zoo families` lists them")
             raise SpecError(Problem(f"there is no family {quoted(name)}", help=hint))
-        return read_family(self.paths[name])
+        return read_family(self.paths[name], self.paths)
 
     def family_of(self, file: JsonFile) -> Family:
         """Return the family that reads a configuration.
