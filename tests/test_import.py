@@ -29,10 +29,12 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTBigCodeConfig,
     HeliumConfig,
     HeliumForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Mamba2Config,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
@@ -51,6 +53,7 @@ from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.reader import Reader
 from zoo.families.registered import Families
+from zoo.families.scope import Scope
 from zoo.families.spec import family_spec
 from zoo.json_files import read_json
 from zoo.weights.open_file import OpenFile
@@ -402,6 +405,44 @@ def test_a_family_of_a_project_extends_a_shipped_one(project: Path) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
         torch.testing.assert_close(zoo.load("mine").eval()(ids), theirs(ids).logits)
+
+
+def toy_scope(project: Path, model_type: str, **config: Any) -> Scope:
+    """The scope of the family of the docs, with three layers, for another model type."""
+    page = (Path(__file__).parent.parent / "docs/write-a-family.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    text = text.replace('["toy"]', f'["{model_type}"]').replace("layers = 2", "layers = 3")
+    (project / "toy.toml").write_text(text)
+    (project / "config.json").write_text(json.dumps({"model_type": model_type, **config}))
+    families = Families(zoo.load_registry())
+    file = read_json(project / "config.json")
+    return families.scope(read_family(project / "toy.toml"), file, frozenset())
+
+
+@pytest.mark.parametrize("model_type", ["toy", "helium", "gpt_bigcode"])
+def test_the_defaults_of_a_family_go_over_those_of_transformers(
+    project: Path, model_type: str
+) -> None:
+    """Under each of the words for a key, as `n_layer` of the last is."""
+    scope = toy_scope(project, model_type)
+    spec = family_spec(scope, "m", zoo.load_registry()).to_dict()
+    assert spec["vocab"] == 100
+    assert (spec["decoder"]["n_layers"], spec["decoder"]["d_model"]) == (3, 32)
+    if model_type == "gpt_bigcode":
+        assert scope["n_layer"] == 3
+        assert scope["n_inner"] is GPTBigCodeConfig().n_inner is None
+
+
+def test_a_number_where_the_default_of_transformers_is_a_word(project: Path) -> None:
+    """It is written by transformers itself, and refused if nothing reads it; what has a type in
+    transformers has that type."""
+    rank = Mamba2Config(hidden_size=32, num_heads=8, head_dim=8).time_step_rank
+    scope = toy_scope(project, "mamba2", time_step_rank=rank, hidden_size=32)
+    (problem,) = scope.config.unread(frozenset())
+    assert problem.message.startswith(f"`time_step_rank` is {rank}, and nothing reads it")
+    assert scope.config.unread(frozenset(["time_step_rank"])) == []
+    with pytest.raises(zoo.WeightsError, match="`conv_kernel` must be an integer"):
+        toy_scope(project, "mamba2", conv_kernel="4")
 
 
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:

@@ -276,6 +276,7 @@ def test_defaults_that_are_no_json(toy: Path, own_families: Path, refused: Refus
         '{\n"toy": {"attribute_map": {"x": []}}}': "`toy.attribute_map.x` must be a string",
         '{\n"toy": {"nullable": 7}}': "2:9: error: `toy.nullable` must be an array",
         '{\n"toy": {"nullable": [{}]}}': "2:9: error: `toy.nullable.0` must be a string",
+        '{\n"toy": {"mixed": "x"}}': "2:9: error: `toy.mixed` must be an array",
         '{\n"toy": {"default": {}}}': "2:9: error: `toy.default` is unknown: an entry",
     }.items(),
 )

@@ -4,8 +4,9 @@ python tools/family_defaults.py
 
 For each model type that has a language model or a classifier of images in transformers, and some
 others, so that a new family needs no new file: the defaults of the fields of its config class,
-`attribute_map`, the fields that have a second name, and `nullable`, the fields that may be null
-although their default is not. Values that change nothing of what a model computes are left out.
+`attribute_map`, the fields that have a second name, `nullable`, the fields that may be null
+although their default is not, and `mixed`, those that may have values of other types than their
+default. Values that change nothing of what a model computes are left out.
 """
 
 from __future__ import annotations
@@ -86,9 +87,15 @@ def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
         for field in dataclasses.fields(cls)
         if found.get(field.name) is not None and takes_none(field.type)
     }
+    mixed = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if found.get(field.name) is not None and takes_others(field.type, type(found[field.name]))
+    }
     return {
         "attribute_map": sorted_by_key(cls.attribute_map),
         "defaults": sorted_by_key(found),
+        "mixed": sorted(mixed),
         "nullable": sorted(nullable),
     }
 
@@ -96,6 +103,13 @@ def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 def takes_none(type_: Any) -> bool:
     """Whether transformers, which checks types, takes None for a field."""
     return type_ is Any or type(None) in get_args(type_)
+
+
+def takes_others(type_: Any, of_default: type) -> bool:
+    """Whether transformers takes values of another type than the default's for a field, beside
+    lists and integers as floats."""
+    same = {float: {float, int}}.get(of_default, {of_default})
+    return not {bool, int, float, str, dict}.intersection(get_args(type_)) <= same
 
 
 def defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:

@@ -18,15 +18,18 @@ _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a s
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The defaults of a model type for what `config.json` omits; `spellings`, which maps keys to
-    alternative keys; and the keys that may be null although their default is not."""
+    alternative keys; the keys that may be null although their default is not, and those that may
+    have values of other types than their default."""
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spellings: Mapping[str, str] = field(default_factory=dict[str, str])
     nullable: frozenset[str] = frozenset()
+    mixed: frozenset[str] = frozenset()
 
 
 class Config(Mapping[str, Any]):
-    """A configuration: the values of the file over the defaults of the family and the model type.
+    """A configuration: the values of the file over the defaults of the family, and these over those
+    of the model type.
 
     It is read by key, under any spelling. `read` records the keys that were read, so that values
     that are never read can be reported, and wrong values at their places.
@@ -37,11 +40,13 @@ class Config(Mapping[str, Any]):
     ) -> None:
         self.file = file
         self.defaults = defaults
-        self._values = {**family_defaults, **defaults.values}
         self._spellings: dict[str, list[str]] = {}
         for one, other in defaults.spellings.items():
             self._spellings.setdefault(one, []).append(other)
             self._spellings.setdefault(other, []).append(one)
+        self._values = dict(defaults.values)
+        for key, value in family_defaults.items():
+            self._values.update(dict.fromkeys((key, *self._spellings.get(key, ())), value))
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -69,10 +74,12 @@ class Config(Mapping[str, Any]):
 
     def _other_type(self, key: str, value: Any) -> str | None:
         """Return the type that a key's value should have, if it has another."""
-        if value is not None:
-            return _type_of_default(self._values.get(key), value)
         name = self.defaults.spellings.get(key, key)
-        return None if name in self.defaults.nullable else _kind(self.defaults.values.get(name))
+        if value is not None and name not in self.defaults.mixed:
+            return _type_of_default(self._values.get(key), value)
+        if value is None and name in self.defaults.values and name not in self.defaults.nullable:
+            return _kind(self._values[name])
+        return None
 
     def contradictions(self) -> list[Problem]:
         """Return the spellings of one key for which the file has different values; transformers

@@ -115,6 +115,7 @@ class Families:
             stated.get("defaults", {}),
             stated.get("attribute_map", {}),
             frozenset(stated.get("nullable", ())),
+            frozenset(stated.get("mixed", ())),
         )
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
