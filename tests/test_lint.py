@@ -259,6 +259,22 @@ def test_a_word_that_is_written_twice(toy: Path, own_families: Path, refused: Re
     assert "vocabulary.toml:3:1: error: `activations.mine` is written twice" in told
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "[activations]\nmine = 3": ":2:8: error: `activations.mine` must be a string",
+        "inert = 3": ":1:9: error: `inert` must be a",
+        "[rope.mine]\nfields = {}": ":1:7: error: `rope.mine.kind` is missing",
+        "[ropes]\nx = 3": ":1:2: error: `ropes` is an unknown key",
+    }.items(),
+)
+def test_words_of_another_form(
+    text: str, message: str, toy: Path, own_families: Path, refused: Refused
+) -> None:
+    (own_families / "vocabulary.toml").write_text(f"{text}\n")
+    assert f"vocabulary.toml{message}" in refused("lint", str(toy))
+
+
 def test_defaults_that_are_no_json(toy: Path, own_families: Path, refused: Refused) -> None:
     (own_families / "defaults.json").write_text('{\n"toy": }')
     assert "families/defaults.json:2:8: error: not JSON: Expecting value" in refused(

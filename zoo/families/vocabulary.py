@@ -14,18 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from zoo.document import read_document
+from zoo.document import Document, read_document
 from zoo.errors import Problem, SpecError
 from zoo.families.config import Config
 from zoo.families.expression import ExpressionError
+from zoo.value_errors import value_message
+from zoo.wording import dotted, quoted
 
 FILE_NAME = "vocabulary.toml"
-_SETTINGS = (
+_KNOWN_SETTINGS = (
     *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"),
     *("original_max_position_embeddings", "mscale", "mscale_all_dim"),
 )
 """The settings of rotary positions that this module reads."""
+_KEYS = {"missing": "is missing", "extra_forbidden": "is an unknown key"}
+"""The messages for keys, by the type of pydantic's error."""
 
 
 class RopeKind(BaseModel):
@@ -139,7 +144,7 @@ class Vocabulary(BaseModel):
     def _settings(self) -> frozenset[str]:
         """All settings of rotary positions that are read, by any kind."""
         by_kinds = (kind.fields.values() for kind in self.rope.values())
-        return frozenset(_SETTINGS).union(*by_kinds)
+        return frozenset(_KNOWN_SETTINGS).union(*by_kinds)
 
     def _scaled(self, scaling: Any, config: Config, *, by_layers: bool) -> dict[str, Any]:
         """Return the table of the kind of rotary positions that a table of settings names."""
@@ -202,7 +207,10 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     try:
         return Vocabulary.model_validate(document.data)
     except ValidationError as error:
-        raise SpecError(
-            Problem(wrong["msg"], document.place(wrong["loc"], value=True))
-            for wrong in error.errors()
-        ) from None
+        raise SpecError(_problem(document, wrong) for wrong in error.errors()) from None
+
+
+def _problem(document: Document, wrong: ErrorDetails) -> Problem:
+    key, kind = quoted(dotted(wrong["loc"])), wrong["type"]
+    place = document.place(wrong["loc"], value=kind != "extra_forbidden")
+    return Problem(f"{key} {_KEYS.get(kind) or value_message(wrong)}", place)
