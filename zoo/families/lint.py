@@ -64,7 +64,7 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     for file, name, assumed in product(configs, classes, assumptions):
         file = replace(file, data={**file.data, "architectures": [name]})
         try:
-            forms += _check(family, families, registry, file, assumed)
+            forms += _check(family, families, registry, file, assumptions[-1], assumed)
         except ZooError as error:
             problems.update(dict.fromkeys(error.problems))
     if configs and not problems and forms == 0:  # no model type: a family for others to extend
@@ -106,7 +106,7 @@ def _classes(family: Family) -> list[str]:
 
 def _forms(family: Family) -> list[frozenset[str]]:
     """Return the subsets that are checked of the tensors that expressions ask for: none of them,
-    each of them alone, and all."""
+    each of them alone, and at last all."""
     asked = sorted({name for text in _expressions(family) for name in _PRESENT.findall(text)})
     forms = [frozenset[str](), *(frozenset([name]) for name in asked), frozenset(asked)]
     return list(dict.fromkeys(forms))
@@ -117,10 +117,12 @@ def _check(
     families: Families,
     registry: Registry,
     file: JsonFile,
+    asked: frozenset[str],
     assumed: frozenset[str],
 ) -> bool:
-    """Check one form of a checkpoint; return whether there are such checkpoints. Raises
-    `ZooError` with the problems found."""
+    """Check one form of a checkpoint, which of the tensors that expressions ask for has those that
+    are assumed; return whether there are such checkpoints. Raises `ZooError` with the problems
+    found."""
     prefix = family.prefixes[0]
     seeds = frozenset(
         name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
@@ -130,16 +132,12 @@ def _check(
     rules = active_rules(before)
     keys = expected_keys(spec, rules)
     scope = families.scope(family, file, frozenset(keys))
-    if any(scope.functions["present"](name) != (name in assumed) for name in _asked(family)):
+    if any(scope.functions["present"](name) != (name in assumed) for name in asked):
         return False
     place = Place(str(family.path))
     plan = make_plan(spec, scope, rules, keys, place)
     _check_shapes(plan, spec, family)
     return True
-
-
-def _asked(family: Family) -> frozenset[str]:
-    return frozenset[str]().union(*_forms(family))
 
 
 def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
