@@ -338,6 +338,16 @@ def test_zoo_load_warns_of_a_component_that_was_changed_after_saving(project: Pa
         assert run(["load", "out"]) == 0
 
 
+def test_the_shipped_registry_is_read_once_for_all_versions(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    spec = zoo.read_spec("spec.toml")
+    first = plugin_versions(spec)
+    monkeypatch.setattr("zoo.provenance.plugins.read_document", None)
+    assert plugin_versions(spec) == first
+
+
 def test_another_version_of_the_zoo_is_no_other_code(project: Path) -> None:
     shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
     spec = zoo.read_spec("spec.toml")

@@ -83,9 +83,11 @@ def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
                 yield from _plugins(part)
 
 
-def _shipped_packages() -> set[str]:
+@cache
+def _shipped_packages() -> frozenset[str]:
     tables = read_document(shipped_registry()).data
-    return {target.partition(".")[0] for slot in SLOTS for target in tables.get(slot, {}).values()}
+    targets = (target for slot in SLOTS for target in tables.get(slot, {}).values())
+    return frozenset(target.partition(".")[0] for target in targets)
 
 
 @cache
@@ -96,7 +98,7 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def _origin(cls: type[Plugin], shipped: set[str]) -> str:
+def _origin(cls: type[Plugin], shipped: frozenset[str]) -> str:
     from importlib.metadata import version
 
     package = cls.__module__.partition(".")[0]
