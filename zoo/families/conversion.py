@@ -46,7 +46,9 @@ class Conversion(NamedTuple):
 
     def run(self, reader: Reader, writer: TensorWriter) -> None:
         """Write the target tensors of each step, and compare copies with their originals. The
-        tensors in memory take no more than the size of the largest file, or of one step.
+        tensors in memory take no more than the size of the largest file, or of one step. Beside
+        them, each thread holds of a quantized tensor the scales of its blocks and, if it is
+        transposed, the small numbers of a matrix.
 
         Raises:
             WeightsError: a tensor results in another shape than the spec's, a copy differs from
@@ -86,7 +88,8 @@ class _Run:
         ]
         jobs.sort(key=lambda job: job.n_bytes, reverse=True)
         with ThreadPoolExecutor(max_workers=self._n_workers(jobs)) as pool:
-            # An error ends the block; the remaining jobs are not run.
+            # The error of the first job that fails, in their order, ends the block once those
+            # before it are done; jobs that have not begun by then are not run.
             for _ in pool.map(lambda job: job.do(), jobs):
                 pass
         self._check_copies()
