@@ -202,6 +202,13 @@ def test_a_size_of_no_axis(toy: Path, name: str) -> None:
     assert f"{toy}:{line}:8: {message}" in told(toy)
 
 
+def test_zeros_of_several_parts(toy: Path) -> None:
+    zeros = 'axes = "p ...", parts = [1, 1], missing = "zeros", zoo = ["a.{w}", "b.{w}"] }'
+    line = change(toy, 'zoo = "decoder.norm.{w}" }', zeros)
+    message = '`missing = "zeros"` is for a rule with one name in `zoo`'
+    assert f"{toy}:{line}:8: error: {message}" in told(toy)
+
+
 @pytest.mark.parametrize("key", ["let", "defaults", "spec"])
 def test_what_should_be_a_table(toy: Path, key: str) -> None:
     toy.write_text(f"format = 1\nmodel_type = []\n{key} = 3\n")

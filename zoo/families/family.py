@@ -69,7 +69,8 @@ class Rule(BaseModel):
     drop: bool = False
     """Whether the tensor carries no information and is left out."""
     missing: Literal["error", "zeros"] = "error"
-    """The meaning of a tensor of the model that is missing in the checkpoint."""
+    """The meaning of the tensors of the model that the rule makes, if the checkpoint has none of
+    those that it speaks of."""
     when: str | None = None
     """An expression: the rule holds if it is true."""
 
@@ -81,6 +82,8 @@ class Rule(BaseModel):
             self.parts and (self.axes is None or len(self.parts) != len(self.targets))
         ):
             raise ValueError("several names in `zoo` need `axes`, and as many `parts`")
+        if self.missing == "zeros" and len(self.targets) != 1:
+            raise ValueError('`missing = "zeros"` is for a rule with one name in `zoo`')
         if unknown := self.sizes.keys() - set(re.findall(r"\w+", self.axes or "")):
             raise ValueError(f"`sizes` has {quoted(min(unknown))}, which is no axis in `axes`")
         return self
