@@ -202,6 +202,25 @@ def test_a_size_of_no_axis(toy: Path, name: str) -> None:
     assert f"{toy}:{line}:8: {message}" in told(toy)
 
 
+def test_a_named_value_that_nothing_reads(toy: Path) -> None:
+    """Its name in a pattern or as a key is not read; one in `${}` or in a size is."""
+    line = change(toy, 'n_heads = "= num', 'norm = "= norm"\nn_headz = 3\nn_heads = "= num')
+    message = told(toy)
+    assert f"{toy}:{line}:1: error: nothing reads `norm`\n" in message
+    assert "= help: leave it out" in message
+    assert f"{toy}:{line + 1}:1: error: nothing reads `n_headz`\n" in message
+    assert "help: did you mean `n_heads`?" in message
+    change(
+        toy,
+        'hf = "{@}norm.{w}"',
+        "hf = \"${norm}.{w}\", axes = '(a b) -> (a b)', sizes = { a = 'n_headz' }",
+    )
+    change(toy, 'norm = "= norm"', "norm = 'norm'")
+    assert "nothing reads" not in told(toy)
+    toy.write_text(toy.read_text().replace('["toy"]', "[]").replace("n_headz'", "n_heads'"))
+    assert lint(read_family(toy), load_registry()).forms == 0
+
+
 def test_zeros_of_several_parts(toy: Path) -> None:
     zeros = 'axes = "p ...", parts = [1, 1], missing = "zeros", zoo = ["a.{w}", "b.{w}"] }'
     line = change(toy, 'zoo = "decoder.norm.{w}" }', zeros)

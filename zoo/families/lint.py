@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,9 +27,12 @@ from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.json_files import JsonFile, read_json
 from zoo.registry import Registry
+from zoo.resolving.tables import Table
 from zoo.spec import ModelSpec
+from zoo.wording import did_you_mean, quoted
 
 _PRESENT = re.compile(r"present\(\s*'(.*?)'")
+_INSERTED = re.compile(r"\$\{(.*?)\}")
 _CLASS = re.compile(r"\barchitecture\b")
 _WORD = re.compile(r"'(\w+)'")
 
@@ -59,7 +63,7 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     families = Families(registry)
     configs = [read_json(config)] if config else list(_default_configs(family, families))
     forms = 0
-    problems: dict[Problem, None] = {}
+    problems = dict.fromkeys(_unread(family))
     classes, assumptions = _classes(family), _forms(family)
     for file, name, assumed in product(configs, classes, assumptions):
         file = replace(file, data={**file.data, "architectures": [name]})
@@ -92,9 +96,33 @@ def _default_configs(family: Family, families: Families) -> Iterator[JsonFile]:
 def _expressions(family: Family) -> list[str]:
     """Return the texts of all expressions, with `'` around their strings."""
     texts = [repr(value) for value, _ in family.let.values()]
-    texts += [repr(rule.when) for rule, _ in family.rules.values()]
-    texts += [repr(leaf) for table in family.spec.written() for leaf in table.entries.values()]
+    for rule, _ in family.rules.values():
+        texts += map(repr, (rule.when, *rule.parts, *rule.sizes.values()))
+        texts += _INSERTED.findall(" ".join((rule.hf, *rule.targets, rule.computed or "")))
+    texts += [repr(value) for table in family.spec.written() for value in _values(table)]
     return [text.replace("\\'", "'").replace('"', "'") for text in texts]
+
+
+def _values(table: Table) -> Iterator[Any]:
+    for entry in table.entries.values():
+        if isinstance(entry, Table):
+            yield from _values(entry)
+        else:
+            yield entry.value
+
+
+def _unread(family: Family) -> Iterator[Problem]:
+    """Yield a problem for each name in the `[let]` of the family's own file that no expression
+    reads. A family without a model type has names for those that extend it."""
+    if not family.model_types:
+        return
+    for name, (_, document) in family.let.items():
+        others = {other: value for other, value in family.let.items() if other != name}
+        texts = _expressions(replace(family, let=others))
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        if document.name == str(family.path) and not any(map(word.search, texts)):
+            near = did_you_mean(name, others, "leave it out")
+            yield Problem(f"nothing reads {quoted(name)}", document.place(("let", name)), near)
 
 
 def _classes(family: Family) -> list[str]:
