@@ -807,6 +807,12 @@ def test_an_expert_of_another_dtype(source: Path, dtype: torch.dtype) -> None:
 def test_extra_tensor(source: Path) -> None:
     change_tensors(source, lambda t: t.update({"model.extra.weight": torch.ones(2)}))
     assert "has no rule for the tensor `model.extra.weight`" in refused(source)
+    extra = {f"model.{a}.extra.{b}.weight": torch.ones(2) for a in range(2) for b in range(2)}
+    change_tensors(source, lambda t: t.update({**extra, "model.0.extra.x": torch.ones(1)}))
+    message = refused(source)
+    assert message.count("error:") == 3
+    more = "and none for 3 more that differ from it only in numbers"
+    assert f"has no rule for the tensor `model.0.extra.0.weight`, {more}\n" in message
 
 
 def test_tensor_that_the_model_has_no_place_for(source: Path) -> None:

@@ -128,6 +128,16 @@ def test_missing_part_of_a_rule(toy: Path) -> None:
     assert "no tensor that becomes `decoder.layers.0.self_attn.o_proj.bias`" in told(toy)
 
 
+def test_missing_tensors_of_many_layers_are_told_in_one_line(toy: Path) -> None:
+    change(toy, "num_hidden_layers = 2", "num_hidden_layers = 12")
+    change(toy, "{p:norm1=self_attn|norm2=ffn}", "{p:norm1=self_attn}")
+    message = told(toy)
+    more = ", and none for 11 more that differ from it only in numbers"
+    for word in ("bias", "weight"):
+        assert f"no tensor that becomes `decoder.layers.0.ffn.pre_norm.{word}`{more}" in message
+    assert message.count("error:") == 2
+
+
 def test_doubled_rule(toy: Path) -> None:
     line = change(
         toy, "head = { hf", 'again = { hf = "n.{w}", zoo = "decoder.norm.{w}" }\nhead = { hf'

@@ -6,7 +6,8 @@ model must be in it exactly once. It is read forwards to import and backwards to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +26,8 @@ from zoo.families.relayout import Relayout
 from zoo.families.scope import Scope
 from zoo.spec import ModelSpec
 from zoo.wording import counted
+
+_NUMBER = re.compile(r"\b\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +298,26 @@ class _Planner:
             ]
 
     def check_whole(self) -> None:
-        for key in sorted(self.keys - self.used.keys()):
-            self.report(f"the family `{self.family.name}` has no rule for the tensor `{key}`")
+        for keys in _alike(self.keys - self.used.keys()):
+            self.report(f"the family `{self.family.name}` has no rule for the tensor {keys}")
         # Tensors that another rule has made are not missing.
         self.plan.zeros = [name for name in self.plan.zeros if name not in self.made_by]
         made = {*self.made_by, *self.plan.zeros}
-        for name in sorted(self.spec.tensors.keys() - made):
-            self.report(f"the checkpoint has no tensor that becomes `{name}`")
+        for names in _alike(self.spec.tensors.keys() - made):
+            self.report(f"the checkpoint has no tensor that becomes {names}")
         if self.problems:
             raise WeightsError(self.problems)
 
     def report(self, message: str, *related: tuple[str, Place]) -> None:
         self.problems.append(Problem(message, self.where, related=related))
+
+
+def _alike(names: Iterable[str]) -> Iterator[str]:
+    """Yield names for messages of what they do not have: of those that differ only in the numbers
+    of layers or experts, the first and how many more there are."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(_NUMBER.sub("", name), []).append(name)
+    for first, *others in groups.values():
+        more = f", and none for {len(others):,} more that differ from it only in numbers"
+        yield f"`{first}`{more if others else ''}"
