@@ -43,8 +43,8 @@ def no_values(name: str) -> InputError:
 
 
 def check_numbers(outputs: torch.Tensor, name: str) -> None:
-    """Raise WeightsError if a model has computed what is NaN or infinite, and InputError if it is
-    on the meta device."""
+    """Raise WeightsError if a model has computed NaN or +infinity, and InputError if it is on the
+    meta device. -infinity is what a score may be."""
     if outputs.is_meta:
         raise no_values(name)
     if not bool((outputs < torch.inf).all()):  # nor is NaN

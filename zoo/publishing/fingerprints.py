@@ -24,8 +24,8 @@ TOLERANCE = 1e-4
 
 
 def take_fingerprint(model: Transformer) -> Fingerprint | None:
-    """Return a fingerprint of a model; None if it reads no tokens, or images too, or its outputs
-    are not finite.
+    """Return a fingerprint of a model; None if it reads no tokens, or images too, or none of
+    its outputs is finite.
 
     The tokens are spread over the vocabulary, and the values over the output.
     """

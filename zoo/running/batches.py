@@ -34,7 +34,7 @@ def outputs_of(
         call: returns the outputs for the rows at these places.
 
     Raises:
-        WeightsError: an output is NaN or infinite.
+        WeightsError: an output is NaN or +infinity.
     """
     found: dict[int, torch.Tensor] = {}
     with torch.inference_mode(), evaluating(model):
