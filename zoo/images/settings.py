@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, in_order
 from zoo.json_files import JsonFile, read_json
 from zoo.model_files import IMAGE_SETTINGS, PROCESSOR_SETTINGS
 from zoo.value_errors import value_message
@@ -198,7 +198,8 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
             file.place(*inside, key),
             did_you_mean(key, fields),
         )
-        for key in written.keys() - known
+        for key in written
+        if key not in known
     ]
     own = {key: field.default for key, field in ImageSettings.model_fields.items()}
     defaults = {**own, **processor.defaults}
@@ -208,8 +209,8 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
             file.place(*inside, key),
             "state `true` or `false`",
         )
-        for key in data.keys() - written.keys()
-        if key.startswith("do_") and defaults.get(key) is True
+        for key, value in data.items()
+        if value is None and key.startswith("do_") and defaults.get(key) is True
     ]
     stated = {key: value for key, value in written.items() if key in fields}
     try:
@@ -219,7 +220,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
     except ValidationError as error:
         problems += [_problem(details, file, inside) for details in error.errors()]
     if problems:
-        raise WeightsError(sorted(problems, key=lambda one: (one.place or Place("")).line or 0))
+        raise WeightsError(in_order(problems))
     return PublishedSettings(settings, file, inside)
 
 
