@@ -88,6 +88,29 @@ def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
     check_recurrence(described(**fields), recurrent, length)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "head_norm",
+    [
+        "layer_norm",
+        {"kind": "layer_norm", "weight": False},
+        {"kind": "layer_norm", "bias": False},
+        "rms_norm",
+        "batch_norm",
+    ],
+)
+def test_low_precision_with_any_head_norm(
+    head_norm: str | dict[str, Any], dtype: torch.dtype
+) -> None:
+    """The norm gets what heads read in float32, and has parameters of the model's dtype."""
+    spec = SPEC | {"attention": SPEC["attention"] | {"head_norm": head_norm}}
+    low = zoo.build(spec, dtype=dtype).eval()
+    exact = zoo.build(spec, dtype=torch.float64).eval()
+    exact.load_state_dict(low.state_dict())
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    torch.testing.assert_close(low(ids).double(), exact(ids), rtol=0.05, atol=0.05)
+
+
 def test_the_same_token_over_and_over_is_stable() -> None:
     """Where keys repeat, an inverse by powers of the system would lose all digits."""
     length = 300

@@ -198,6 +198,33 @@ def test_autocast_takes_weights_that_are_wider_than_x(norm: Norm, formula: Formu
     torch.testing.assert_close(y.double(), formula(x.double(), wide), rtol=2**-7, atol=1e-2)
 
 
+@each_norm
+def test_autocast_trains_weights_that_are_wider_than_x(norm: Norm, formula: Formula) -> None:
+    module = randomised(norm, torch.float32)
+    x = inputs(torch.bfloat16).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = module(x)
+    weights = torch.randn(y.shape)
+    found = torch.autograd.grad((y * weights).sum(), [x, *module.parameters()])
+    tensors = {n: t.detach().double().requires_grad_() for n, t in module.named_parameters()}
+    wide = x.detach().double().requires_grad_()
+    loss = (formula(wide, tensors) * weights).sum()
+    for grad, true in zip(found, torch.autograd.grad(loss, [wide, *tensors.values()]), strict=True):
+        # Gradients of weights are sums over 21 vectors, each of which autocast may have rounded.
+        torch.testing.assert_close(grad.double(), true, rtol=2**-6, atol=0.1)
+
+
+@each_norm
+def test_x_that_is_wider_than_the_weights(norm: Norm, formula: Formula) -> None:
+    """As for what the heads of `gated_delta` read, in a bfloat16 model."""
+    module = randomised(norm, torch.bfloat16)
+    x = inputs(torch.float32)
+    y = module(x)
+    assert y.dtype == torch.float32
+    wide = {name: tensor.detach().double() for name, tensor in module.named_parameters()}
+    torch.testing.assert_close(y.double(), formula(x.double(), wide), rtol=2**-7, atol=1e-2)
+
+
 def test_layer_norm_1p_is_that_of_nemotron() -> None:
     from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 
@@ -239,6 +266,11 @@ def test_batch_norm_sees_each_feature_over_all_positions() -> None:
     torch.testing.assert_close(module.running_var, running_var)
     module.eval()
     torch.testing.assert_close(module(x), formula(running_mean, running_var))
+
+    exact = module(x).detach().float()
+    narrow = module.bfloat16()(x.float())
+    assert narrow.dtype == torch.float32
+    torch.testing.assert_close(narrow, exact, rtol=2**-6, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,19 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
-        if self.weight is None or not self.zero_centered:
+        if not self.zero_centered and self._fit(x):
             return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
-        bias = None if self.bias is None else widen(self.bias)
-        normed = F.layer_norm(widen(x), self.shape, 1 + widen(self.weight), bias, self.eps)
-        return normed.to(x.dtype)
+        weight, bias = (None if t is None else widen(t) for t in (self.weight, self.bias))
+        if weight is not None and self.zero_centered:
+            weight = 1 + weight
+        return F.layer_norm(widen(x), self.shape, weight, bias, self.eps).to(x.dtype)
+
+    def _fit(self, x: torch.Tensor) -> bool:
+        """Whether kernels take x with these tensors. They take a weight that is wider than x, as
+        under autocast, and neither a bias alone that is, nor an x that is wider than its weight."""
+        if self.weight is None:
+            return self.bias is None or self.bias.dtype == x.dtype
+        return x.dtype.itemsize <= self.weight.dtype.itemsize
 
 
 class RmsNorm(nn.Module):
@@ -110,6 +118,8 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
+        if input.dtype.itemsize > self.weight.dtype.itemsize:  # kernels do not take it
+            return self.forward(input.to(self.weight.dtype)).to(input.dtype)
         return super().forward(input.reshape(-1, input.shape[-1])).view_as(input)
 
 
