@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import zoo
 from zoo.transformer import Transformer
+from zoo_components.modules.heads import PerHeadNorm
 
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
 LONG = 140
@@ -28,6 +30,14 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "encoder": {"builder": "encoder", "vocab": 50, "head": "mlm"},
     "pair": {"builder": "encoder_decoder", "source_vocab": 50, "target_vocab": 50},
+    **{
+        f"{norm}_of_each_head": {
+            "builder": "decoder",
+            "vocab": 50,
+            "attention": {"kind": "multi_head", "qk_norm": norm, "qk_norm_scope": "per_head"},
+        }
+        for norm in ("rms_norm", "layer_norm", "scale_norm", "std_norm")
+    },
     **{
         kind: {"builder": "decoder", "vocab": 50, "position": "none", "attention": kind}
         for kind in ("linear", "gated_delta", "mamba2")
@@ -76,3 +86,17 @@ def test_traced(model: Transformer) -> None:
     traced = torch.jit.trace(model, inputs(model, 2, 7))
     for ids in (inputs(model, 2, 7), inputs(model, 3, 11), inputs(model, 2, LONG)):
         torch.testing.assert_close(traced(*ids), model(*ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@torch.no_grad()
+def test_norm_that_is_called_for_each_head() -> None:
+    """As one of a plugin may be."""
+    norm = PerHeadNorm(nn.LayerNorm(4), n_heads=2, broadcasts=False)
+    for tensor in norm.parameters():
+        tensor.normal_()
+    x, longer = torch.randn(3, 2, 5, 4), torch.randn(4, 2, 7, 4)
+    sizes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(norm, (x,), dynamic_shapes=(sizes,))
+    for graph in (program.module(), torch.jit.trace(norm, x)):
+        torch.testing.assert_close(graph(longer), norm(longer), rtol=0, atol=1e-6)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from zoo.slots import Norm
+from zoo_components.modules.heads import PerHeadNorm
 from zoo_components.norm import BatchNorm, LayerNorm, NoNorm, RmsNorm, ScaleNorm, StdNorm
 
 WIDTH = 24
@@ -223,6 +224,24 @@ def test_x_that_is_wider_than_the_weights(norm: Norm, formula: Formula) -> None:
     assert y.dtype == torch.float32
     wide = {name: tensor.detach().double() for name, tensor in module.named_parameters()}
     torch.testing.assert_close(y.double(), formula(x.double(), wide), rtol=2**-7, atol=1e-2)
+
+
+@each_norm
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_each_head_with_parameters_of_its_own(
+    norm: Norm, formula: Formula, broadcasts: bool
+) -> None:
+    """Called once for all heads, as the norms here may be, or once for each, as a plugin's."""
+    module = PerHeadNorm(norm.build(), n_heads=3, broadcasts=broadcasts).double()
+    with torch.no_grad():
+        for tensor in module.parameters():
+            tensor.normal_()
+    x = inputs().expand(2, 3, 7, WIDTH)
+    y = module(x)
+    for head in range(3):
+        own = {name: tensor[head] for name, tensor in module.named_parameters()}
+        expected = formula(x[:, head], own)
+        torch.testing.assert_close(y[:, head], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_layer_norm_1p_is_that_of_nemotron() -> None:

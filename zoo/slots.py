@@ -59,6 +59,10 @@ class Norm(Plugin):
     """Normalises vectors. Module: `forward(x)`, (..., width) to (..., width)."""
 
     width: Given[int]
+    broadcasts: ClassVar[bool] = False
+    """Whether the module also takes parameters of (heads, 1, width) for x (..., heads, length,
+    width): a norm with parameters of its own for each head is then called once, and otherwise once
+    for each head."""
 
 
 class Sublayer(Plugin):

@@ -393,9 +393,13 @@ class MultiHead(Attention):
     def _module(self, cls: "type[MultiHeadAttention]") -> "MultiHeadAttention":
         from zoo_components.modules.heads import PerHeadNorm
 
-        norms = {name: norm.build() for name, norm in self._norms().items()}
-        for name, n_heads in self._norms_per_head().items():
-            norms[name] = PerHeadNorm(norms[name], n_heads=n_heads)
+        n_heads = self._norms_per_head()
+        norms = {
+            name: PerHeadNorm(norm.build(), n_heads=n_heads[name], broadcasts=norm.broadcasts)
+            if name in n_heads
+            else norm.build()
+            for name, norm in self._norms().items()
+        }
         return cls(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,

@@ -17,6 +17,7 @@ class LayerNorm(Norm):
     """Layer normalisation (Ba et al. 2016, arXiv:1607.06450):
     weight * (x - mean) / sqrt(variance + eps) + bias, with the biased variance."""
 
+    broadcasts: ClassVar[bool] = True
     eps: PositiveFloat = 1e-5
     """Added to the variance, inside the root."""
     weight: bool = True
@@ -52,6 +53,7 @@ class RmsNorm(Norm):
     """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467):
     weight * x / sqrt(mean(x**2) + eps)."""
 
+    broadcasts: ClassVar[bool] = True
     eps: PositiveFloat = 1e-6
     """Added to the mean of squares, inside the root."""
     weight: bool = True
@@ -92,6 +94,7 @@ class ScaleNorm(Norm):
     """Scaled l2 normalisation (Nguyen and Salazar 2019, arXiv:1910.05895):
     weight * x / max(|x|, eps) with one learned weight, which starts at sqrt(width)."""
 
+    broadcasts: ClassVar[bool] = True
     eps: PositiveFloat = 1e-5
     """A lower bound of the norm that x is divided by."""
 
@@ -108,6 +111,7 @@ class StdNorm(Norm):
     """Normalisation by the standard deviation, as in the Annotated Transformer (Rush 2018):
     weight * (x - mean) / (std + eps) + bias, with the unbiased std and eps outside the root."""
 
+    broadcasts: ClassVar[bool] = True
     eps: PositiveFloat = 1e-6
     """Added to the standard deviation, outside the root."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call, vmap
 
 
 def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
@@ -23,24 +23,39 @@ def merge_heads(x: torch.Tensor) -> torch.Tensor:
 
 class PerHeadNorm(nn.Module):
     """A norm with separate parameters for each head: those of `norm`, with a first dimension of
-    n_heads."""
+    n_heads. A norm that `broadcasts` is called once for all heads, others once for each."""
 
-    def __init__(self, norm: nn.Module, *, n_heads: int) -> None:
+    def __init__(self, norm: nn.Module, *, n_heads: int, broadcasts: bool) -> None:
         super().__init__()
-        # In a tuple, the norm is not a submodule: its own tensors are never used.
+        # In a tuple, the norm is not a submodule. Its own tensors make way for those of the heads.
         self.norm = (norm,)
-        self.names = tuple(name for name, _ in norm.named_parameters())
-        for name, tensor in norm.named_parameters():
+        self.broadcasts = broadcasts
+        tensors = dict(norm.named_parameters())
+        self.names = tuple(tensors)
+        for name, tensor in tensors.items():
             self.register_parameter(name, nn.Parameter(tensor.new_empty(n_heads, *tensor.shape)))
+            delattr(norm, name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., heads, length, width) to the same."""
         # Not `get_parameter`, which refuses the plain tensors of `torch.func.functional_call`.
-        tensors = {name: getattr(self, name) for name in self.names}
-        return vmap(self._one_head, in_dims=(0, -3), out_dims=-3)(tensors, x)
+        tensors = [getattr(self, name) for name in self.names]
+        if self.broadcasts:
+            return self._normed([tensor.unsqueeze(1) for tensor in tensors], x)
+        heads = zip(x.unbind(-3), *(tensor.unbind() for tensor in tensors), strict=True)
+        return torch.stack([self._normed(own, one) for one, *own in heads], -3)
 
-    def _one_head(self, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        return functional_call(self.norm[0], tensors, (x,))
+    def _normed(self, tensors: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Call the norm with these tensors, as `functional_call` does, which cannot be traced."""
+        (norm,) = self.norm
+        for name, tensor in zip(self.names, tensors, strict=True):
+            setattr(norm, name, tensor)
+        try:
+            normed: torch.Tensor = norm(x)
+        finally:
+            for name in self.names:
+                delattr(norm, name)
+        return normed
 
 
 class Temperature(NamedTuple):

@@ -31,11 +31,16 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
-        if not self.zero_centered and self._fit(x):
+        of_heads = _of_heads(self.weight) or _of_heads(self.bias)
+        if not (self.zero_centered or of_heads) and self._fit(x):
             return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
         weight, bias = (None if t is None else widen(t) for t in (self.weight, self.bias))
         if weight is not None and self.zero_centered:
             weight = 1 + weight
+        if of_heads:
+            normed = F.layer_norm(widen(x), self.shape, None, None, self.eps)
+            normed = normed if weight is None else normed * weight
+            return (normed if bias is None else normed + bias).to(x.dtype)
         return F.layer_norm(widen(x), self.shape, weight, bias, self.eps).to(x.dtype)
 
     def _fit(self, x: torch.Tensor) -> bool:
@@ -70,6 +75,9 @@ class RmsNorm(nn.Module):
         if self.weight is None or self.cast_first:
             normed = F.rms_norm(x, self.shape, None, self.eps)
             return normed if self.weight is None else normed * self._scale(self.weight)
+        if _of_heads(self.weight):
+            wide = F.rms_norm(widen(x), self.shape, None, self.eps)
+            return (wide * self._scale(widen(self.weight))).to(x.dtype)
         # Under autocast x may be narrower than the weight, which fused kernels do not take.
         if self.zero_centered or self.weight.dtype != x.dtype:
             scale = self._scale(widen(self.weight))
@@ -153,6 +161,12 @@ def without_autocast(x: torch.Tensor) -> AbstractContextManager[object]:
 def widen(x: torch.Tensor) -> torch.Tensor:
     """x in float32, or as it is where it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _of_heads(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor of a norm is one for each head, (heads, 1, width), which fused kernels do
+    not take."""
+    return tensor is not None and tensor.dim() > 1
 
 
 def _weight(width: int, zero_centered: bool) -> nn.Parameter:
