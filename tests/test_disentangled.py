@@ -222,6 +222,19 @@ def spec(**fields: Any) -> dict[str, Any]:
     [
         ({"position": "rotary"}, "reads the table `rel_embed`, which no position scheme"),
         ({"position": "t5_buckets"}, "reads the table `rel_embed`"),
+        ({"attention": "multi_head"}, "a table `rel_embed` for an attention that reads it, and"),
+        (
+            {
+                "attention": "multi_head",
+                "position": "none",
+                "encoder": {"relative": "disentangled"},
+            },
+            "encoder.relative: error: `disentangled` positions are a table",
+        ),
+        (
+            {"block": {"self_position": "disentangled"}},
+            "read from the stack: state them as `position` or `relative`",
+        ),
         ({"n_heads": 3}, "d_model = 16 is not divisible by n_heads = 3"),
         (
             {"attention": {"kind": "disentangled", "terms": ["content_to_position"] * 2}},
@@ -251,3 +264,9 @@ def test_contradictions(fields: dict[str, Any], message: str) -> None:
 def test_a_second_scheme_may_hold_the_table() -> None:
     read = zoo.read_spec(spec(position="sinusoidal", encoder={"relative": "disentangled"}))
     assert read.tensors["encoder.rel_embed.weight"].shape == (1024, 16)
+
+
+def test_one_layer_may_be_the_only_one_that_reads_the_table() -> None:
+    rules = {"layers": [{"first": 1, "self_attn": "disentangled"}]}
+    read = zoo.read_spec(spec(attention="multi_head", encoder=rules))
+    assert "encoder.rel_embed.weight" in read.tensors

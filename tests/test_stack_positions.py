@@ -13,6 +13,9 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import zoo
 from zoo.transformer import Transformer
 
+T5 = {"kind": "t5_buckets", "n_buckets": 8}
+OTHER = {"kind": "t5_buckets", "n_buckets": 16}
+
 # --- seen in attention maps: without queries, weights are softmax(bias) ---------------------------
 
 
@@ -80,6 +83,31 @@ def test_the_second_scheme_fits_the_heads_of_all_layers(scheme: str, rule: Any, 
     rule = other.get(scheme, {"self_attn": {"head_dim": 6}})
     model = built(**base, encoder={"relative": scheme, "layers": [{"at": [0], **rule}]})
     assert model(vectors()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("stated", "places"),
+    [
+        (
+            {"encoder": {"layers": [{"at": [0], "position": T5}, {"at": [1], "position": OTHER}]}},
+            ["encoder.layers.0.position.kind", "encoder.layers.1.position.kind"],
+        ),
+        (
+            {"position": T5, "encoder": {"layers": [{"at": [1], "position": OTHER}]}},
+            ["position.kind", "encoder.layers.0.position.kind"],
+        ),
+        (
+            {"position": T5, "encoder": {"relative": OTHER}},
+            ["position.kind", "encoder.relative.kind"],
+        ),
+    ],
+)
+def test_two_tables_of_one_name_are_shown(stated: dict[str, Any], places: list[str]) -> None:
+    with pytest.raises(zoo.SpecError, match="differ in `n_buckets` would share it") as caught:
+        built(**FREE | {"position": "none", "n_layers": 3} | stated)
+    (problem,) = caught.value.problems
+    found = [problem.place, *(place for _, place in problem.related)]
+    assert [str(place).split(": ")[1] for place in found] == places
 
 
 @pytest.mark.parametrize("builder", ["encoder", "decoder"])

@@ -84,6 +84,13 @@ class Residual(Block):
                 "cannot have its own",
                 "self_position.kind",
             )
+        own = self.self_position
+        if not (own.absent or own.rotates or own.adds_bias):
+            raise contradiction(
+                f"`{own.kind}` positions are read from the stack: state them as `position` or "
+                "`relative`",
+                "self_position.kind",
+            )
         for name in ("self_attn", "cross_attn"):
             width = getattr(getattr(self, name), "d_out", self.d_model)
             if width != self.d_model:

@@ -1,6 +1,6 @@
 """Whether the position schemes of a stack fit its attention: what they give, and what it takes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from zoo.component import contradiction
 from zoo.slots import Attention, Block, Position
@@ -92,22 +92,43 @@ def _rotation_key(block: Block) -> str | None:
     return attention.rotation_key
 
 
-def check_tables(schemes: Iterable[Position], attentions: Iterable[Attention]) -> None:
-    """Raise a contradiction if two schemes with tables would share a name in the stack, or if
-    the attention reads a table that no scheme has."""
-    sites = [scheme.site for scheme in schemes if scheme.layout().parts]
-    if repeated := [site for site in sites if sites.count(site) > 1]:
-        raise contradiction(
-            f"a stack has one table `{repeated[0]}`, which these schemes would share",
-            "layers",
-            "position.kind",
-            "relative.kind",
-        )
-    for attention in attentions:
-        if attention.reads is not None and attention.reads not in sites:
+def check_tables(schemes: Mapping[str, Position], attentions: Sequence[Attention | None]) -> None:
+    """Raise a contradiction if two schemes with tables would share a name in the stack, if the
+    attention reads a table that no scheme has, or if none reads a table that does nothing else.
+    `schemes` holds them by their keys; an attention that fills no slot is None."""
+    tables: dict[str, tuple[str, Position]] = {}
+    for key, scheme in schemes.items():
+        if not scheme.layout().parts:
+            continue
+        other_key, other = tables.setdefault(scheme.site, (key, scheme))
+        if other != scheme:
             raise contradiction(
-                f"the attention of these layers reads the table `{attention.reads}`, which "
+                f"a stack has one table `{scheme.site}`, and two schemes that differ in "
+                f"`{_difference(other, scheme)}` would share it: state the same one for all layers "
+                "that have it",
+                f"{other_key}.kind",
+                f"{key}.kind",
+            )
+    reads = [attention and attention.reads for attention in attentions]
+    for site in filter(None, reads):
+        if site not in tables:
+            raise contradiction(
+                f"the attention of these layers reads the table `{site}`, which "
                 "no position scheme of the stack has: state it as `position` or `relative`",
                 "block.self_attn.kind",
                 "position.kind",
             )
+    for site, (key, scheme) in tables.items():
+        if not (scheme.rotates or scheme.adds_bias or site in reads or None in attentions):
+            raise contradiction(
+                f"`{scheme.kind}` positions are a table `{site}` for an attention that reads it, "
+                "and that of no layer does: choose such an attention, or other positions",
+                f"{key}.kind",
+                "block.self_attn.kind",
+            )
+
+
+def _difference(one: Position, other: Position) -> str:
+    """The first key in which two schemes differ."""
+    fields = type(one).model_fields
+    return next(name for name in ("kind", *fields) if getattr(one, name) != getattr(other, name))

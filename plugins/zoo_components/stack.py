@@ -153,7 +153,7 @@ class Stack(Component):
         self._check_sides()
         self._check_direction()
         self._check_positions()
-        check_tables(self._inner(), self._self_attentions())
+        check_tables(self._inner_keys(), [group.block.self_attention for group in self.groups])
         return self
 
     def _check_padding(self) -> None:
@@ -311,6 +311,13 @@ class Stack(Component):
         all_schemes = [*(group.position for group in self.groups), self.relative]
         inner = (scheme for scheme in all_schemes if not (scheme.embedded or scheme.absent))
         return list(dict.fromkeys(inner))
+
+    def _inner_keys(self) -> dict[str, Position]:
+        """The schemes that work inside attention, by the keys of the spec that state them."""
+        of_rules = {f"layers.{rule}.position": one.position for rule, one in enumerate(self.layers)}
+        stated = {"position": self.position, **of_rules, "relative": self.relative}
+        used = self._inner()
+        return {key: scheme for key, scheme in stated.items() if scheme in used}
 
     @cached_property
     def schemes(self) -> dict[str, Position]:
