@@ -161,6 +161,15 @@ def test_token_dropout(hidden: int) -> None:
             torch.testing.assert_close(found[sequence, token], expected, rtol=0, atol=1e-12)
 
 
+def test_token_dropout_counts_no_mask_tokens_that_are_hidden() -> None:
+    fields = {"token_dropout": 0.1, "mask_id": MASK}
+    model = zoo.build(spec(**fields) | {"head": "none"}).double().eval()
+    ids, hidden = torch.tensor([[5, 6, MASK, 7]]), torch.tensor([[5, 6, MASK, 7, MASK]])
+    seen = torch.tensor([[True, True, True, True, False]])
+    found = model(hidden, source_mask=seen)[:, :4]
+    torch.testing.assert_close(found, model(ids), rtol=0, atol=1e-12)
+
+
 def test_token_dropout_of_nothing_but_padding() -> None:
     module = built(described(token_dropout=0.12, mask_id=MASK))
     ids, hidden = torch.full((1, LENGTH), PAD), torch.zeros(1, LENGTH, dtype=torch.bool)

@@ -101,9 +101,10 @@ class TokenEmbedding(nn.Module):
         if self.mask_id is None:
             return x
         masks = ids == self.mask_id
+        counted = masks if mask is None else masks & mask
         length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
         wide = widen(x)
-        left = 1 - masks.sum(1).to(wide.dtype) / length
+        left = 1 - counted.sum(1).to(wide.dtype) / length
         # Where only mask tokens are left, all vectors are 0, whatever the factor.
         factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
         return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
