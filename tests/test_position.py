@@ -14,6 +14,7 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositio
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 import zoo
+from zoo.cache import Cache
 from zoo_components.modules.position import SinusoidalPositions
 from zoo_components.position import Learned, NoPosition, Sinusoidal
 
@@ -157,6 +158,18 @@ def test_too_long_a_sequence_is_refused(description: Any) -> None:
     module.embed(torch.zeros(1, LENGTH, 4), torch.arange(LENGTH))
     with pytest.raises(ValueError, match=r"8 tokens is longer than the model's 7 positions"):
         module.embed(torch.zeros(1, LENGTH + 1, 4), torch.arange(LENGTH + 1))
+    with pytest.raises(ValueError, match=r"position 7, counted from 0, is beyond the model's 7 po"):
+        module.embed(torch.zeros(1, 2, 4), torch.tensor([LENGTH - 1, LENGTH]))
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_too_many_tokens_after_those_in_a_cache(kind: str) -> None:
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
+    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 8, "position": {"kind": kind, "max_length": 4}}
+    model, cache = zoo.build(spec | sizes).eval(), Cache(20)
+    model.decode(torch.tensor([[1, 2, 3, 4]]), cache=cache)
+    with pytest.raises(ValueError, match="position 4, counted from 0, is beyond the model's 4"):
+        model.decode(torch.tensor([[5]]), cache=cache)
 
 
 def test_none_does_nothing() -> None:

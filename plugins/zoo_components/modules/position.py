@@ -124,11 +124,17 @@ def _rows(
         if there is one.
 
     Raises:
-        ValueError: the sequence is too long for the table.
+        ValueError: the sequence is too long for the table, by itself or after earlier tokens.
     """
     if length > max_length:
         raise ValueError(
             f"a sequence of {length} tokens is longer than the model's {max_length} positions "
             "(`max_length` in its spec)"
         )
-    return table[(positions + offset).clamp(min=0)]
+    try:
+        return table[(positions + offset).clamp(min=0)]
+    except IndexError:
+        raise ValueError(
+            f"a token at position {int(positions.max())}, counted from 0, is beyond the model's "
+            f"{max_length} positions (`max_length` in its spec)"
+        ) from None
