@@ -266,3 +266,25 @@ def test_token_types_reach_the_embedding() -> None:
     torch.testing.assert_close(model.encode(ids, token_types=types), model.encode(ids))
     with pytest.raises(ValueError, match="no token types"):
         zoo.build(spec())(ids, token_types=types)
+
+
+@pytest.mark.parametrize(
+    ("types", "kind", "message"),
+    [
+        (
+            torch.tensor([[0, 1, 2]]),
+            IndexError,
+            r"2 token types, .* to 1; the one at \[0, 2\] is 2",
+        ),
+        (torch.tensor([[0, -1, 0]]), IndexError, r"the one at \[0, 1\] is -1"),
+        (torch.zeros(1, 3), TypeError, r"not torch\.float32; `token_types\.long\(\)` converts"),
+        (torch.zeros(1, 2).long(), ValueError, r"shape \(1, 2\) does not fit: .* = \(1, 3\)"),
+        (torch.zeros(2, 3).long(), ValueError, r"shape \(2, 3\) does not fit: .* = \(1, 3\)"),
+    ],
+)
+def test_token_types_that_are_none(
+    types: torch.Tensor, kind: type[Exception], message: str
+) -> None:
+    model = zoo.build(spec(n_types=2)).eval()
+    with pytest.raises(kind, match=message):
+        model.encode(torch.tensor([[1, 2, 3]]), token_types=types)

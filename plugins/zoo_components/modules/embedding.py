@@ -63,15 +63,16 @@ class TokenEmbedding(nn.Module):
             (batch, length, d_model).
 
         Raises:
-            TypeError: the ids are not integers.
-            IndexError: an id is outside the vocabulary.
-            ValueError: token types are given to a model without types.
+            TypeError: the ids or the token types are not integers.
+            IndexError: an id is outside the vocabulary, or a token type is none of the model's.
+            ValueError: token types are given to a model without types, or their shape is not that
+                of the ids.
         """
         x = self._token_vectors(ids, mask)
         if self.proj is not None and self.project_first:
             x = self.proj(x)
         if self.types is not None:
-            x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
+            x = x + self._type_vectors(self.types, ids, token_types)
         else:
             refuse_types(token_types)
         if self.positions is not None:
@@ -85,15 +86,7 @@ class TokenEmbedding(nn.Module):
     def _token_vectors(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         if ids.dtype not in (torch.int64, torch.int32):
             raise not_ids(ids)
-        try:
-            x = self.tokens(ids)
-        except IndexError:
-            n_tokens = self.tokens.num_embeddings
-            row, place = ((ids < 0) | (ids >= n_tokens)).nonzero()[0].tolist()
-            raise IndexError(
-                f"the model has {n_tokens} tokens, with ids from 0 to {n_tokens - 1}; the one at "
-                f"[{row}, {place}] is {ids[row, place]}"
-            ) from None
+        x = _rows(self.tokens, ids, "tokens")
         if self.round_scale:
             x = x * x.new_full((), self.scale)
         elif self.scale != 1.0:
@@ -108,6 +101,23 @@ class TokenEmbedding(nn.Module):
         # Where only mask tokens are left, all vectors are 0, whatever the factor.
         factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
         return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
+
+    def _type_vectors(
+        self, table: nn.Embedding, ids: torch.Tensor, token_types: torch.Tensor | None
+    ) -> torch.Tensor:
+        if token_types is None:
+            return _rows(table, torch.zeros_like(ids), "token types")
+        if token_types.dtype not in (torch.int64, torch.int32):
+            raise TypeError(
+                f"token types are integers (torch.int64), not {token_types.dtype}; "
+                "`token_types.long()` converts them"
+            )
+        if token_types.shape != ids.shape:
+            raise ValueError(
+                f"token_types of shape {tuple(token_types.shape)} does not fit: it is (batch, "
+                f"length) = {tuple(ids.shape)}"
+            )
+        return _rows(table, token_types, "token types")
 
 
 class Vectors(nn.Module):
@@ -135,6 +145,24 @@ class Vectors(nn.Module):
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
+
+
+def _rows(table: nn.Embedding, ids: torch.Tensor, named: str) -> torch.Tensor:
+    """The rows of a table at ids (batch, length) of what is `named` so in a message.
+
+    Raises:
+        IndexError: there is no such row.
+    """
+    try:
+        rows: torch.Tensor = table(ids)
+    except IndexError:
+        n_rows = table.num_embeddings
+        row, place = ((ids < 0) | (ids >= n_rows)).nonzero()[0].tolist()
+        raise IndexError(
+            f"the model has {n_rows} {named}, with ids from 0 to {n_rows - 1}; the one at "
+            f"[{row}, {place}] is {ids[row, place]}"
+        ) from None
+    return rows
 
 
 def not_ids(inputs: torch.Tensor) -> TypeError:
