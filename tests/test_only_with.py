@@ -241,6 +241,16 @@ CAPTIONS: Data = {
     [
         (IMAGES, "vocab", "the embedding `patches` and the head `classifier` read no vocabulary"),
         (IMAGES | {"head": "none"}, "vocab", "the embedding `patches` reads no vocabulary"),
+        (
+            IMAGES | {"head": "attention_pooling"},
+            "vocab",
+            "the embedding `patches` and the head `attention_pooling` read no vocabulary",
+        ),
+        (
+            IMAGES | {"head": "joint_embedding"},
+            "vocab",
+            "the embedding `patches` and the head `joint_embedding` read no vocabulary",
+        ),
         (VECTORS, "vocab", "the embedding `vectors` reads no vocabulary"),
         (CAPTIONS, "source_vocab", "the embedding `patches` reads no vocabulary"),
     ],

@@ -28,6 +28,8 @@ class JointEmbedding(Head):
     """A vector for each text or image in a space that both share (CLIP: Radford et al. 2021,
     arXiv:2103.00020, figure 3): normalize(proj(norm(pool(x))))."""
 
+    # With a pooling that goes by ids, the stack reads them too.
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     pooling: JointPooling = "first"
     """How the states become one vector."""
@@ -103,6 +105,7 @@ class AttentionPooling(Activated, Head):
     arXiv:2106.04560, section 3.2; SigLIP): normalize(y + ffn(norm(y))) with
     y = attn(query, x, x)."""
 
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads of the attention."""
