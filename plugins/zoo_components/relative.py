@@ -148,7 +148,8 @@ class DisentangledPosition(Position):
     range, otherwise the span."""
     n_buckets: SizeOrNone = "none"
     """The number of buckets in each direction, which is then the span: half of them hold one
-    distance each, the others grow with its logarithm (DeBERTa V2: 256)."""
+    distance each, the others grow with its logarithm (DeBERTa V2: 256). It is at least 4 and less
+    than 2 * (max_distance - 1)."""
     norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
     """A norm that is applied to the vectors."""
 
