@@ -16,7 +16,7 @@ from zoo_components.heads import (
     default_head_dim,
     heads_text,
 )
-from zoo_components.norm import NoNorm
+from zoo_components.norm import NoNorm, of_width
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
 
@@ -277,10 +277,10 @@ class MultiHead(Attention):
         """The norms inside the attention, each for vectors of its width."""
         q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)
         return {
-            "q_norm": _of_width(self.qk_norm, q * self.head_dim),
-            "k_norm": _of_width(self.qk_norm, k * self.head_dim),
+            "q_norm": of_width(self.qk_norm, q * self.head_dim),
+            "k_norm": of_width(self.qk_norm, k * self.head_dim),
             "v_norm": self.v_norm,
-            "sub_norm": _of_width(self.sub_norm, self.n_heads * self.v_head_dim),
+            "sub_norm": of_width(self.sub_norm, self.n_heads * self.v_head_dim),
         }
 
     def _norms_per_head(self) -> dict[str, int]:
@@ -469,11 +469,6 @@ class MultiHead(Attention):
             per_head=self.output_gate_scope == "head",
             bias=stated(self.output_gate_bias),
         )
-
-
-def _of_width(norm: Norm, width: int) -> Norm:
-    """The same norm for vectors of another width."""
-    return norm.model_copy(update={"width": width})
 
 
 def _repeated(layout: Layout, n_heads: int) -> Layout:

@@ -8,7 +8,7 @@ from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
 from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import Attention, Norm
 from zoo.wording import counted
-from zoo_components.norm import RmsNorm
+from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
@@ -95,12 +95,9 @@ class Latent(Attention):
             return {"q_proj": linear(self.d_model, width, bias=False, cut=heads)}
         return {
             "q_a_proj": linear(self.d_model, rank, bias=self.bias),
-            "q_a_norm": self._norm_of(rank).layout(),
+            "q_a_norm": of_width(self.latent_norm, rank).layout(),
             "q_b_proj": linear(rank, width, bias=False, cut=heads),
         }
-
-    def _norm_of(self, width: int) -> Norm:
-        return self.latent_norm.model_copy(update={"width": width})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.latent import LatentAttention
@@ -117,7 +114,7 @@ class Latent(Attention):
             qk_rope_head_dim=self.qk_rope_head_dim,
             v_head_dim=self.v_head_dim,
             bias=self.bias,
-            q_norm=None if rank is None else self._norm_of(rank).build(),
+            q_norm=None if rank is None else of_width(self.latent_norm, rank).build(),
             kv_norm=self.latent_norm.build(),
             scoring=Scoring(scale=self.scale, dropout=self.dropout),
         )

@@ -168,6 +168,11 @@ class NoNorm(Norm):
         return Identity()
 
 
+def of_width(norm: Norm, width: int) -> Norm:
+    """The same norm for vectors of another width."""
+    return norm.model_copy(update={"width": width})
+
+
 def _check_weight(weight: bool, **states: bool) -> None:
     """Raise a contradiction if an option of the weight is stated and there is no weight."""
     for key, stated in states.items():
