@@ -174,6 +174,31 @@ def test_a_decoder_may_cross_attend_in_some_layers_alone() -> None:
     assert not torch.allclose(model(IDS, IDS[:, :3]), model(other, IDS[:, :3]))
 
 
+PAIR = {key: value for key, value in FULL.items() if key != "vocab"} | {
+    "builder": "encoder_decoder",
+    "source_vocab": VOCAB,
+    "target_vocab": VOCAB,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        (PAIR | {"decoder": {"cross_attn": "none"}}, "decoder.cross_attn"),
+        (PAIR | {"attention": "none", "self_attn": "multi_head"}, "attention"),
+        (
+            PAIR | {"decoder": {"layers": [{"first": N_LAYERS, "cross_attn": "none"}]}},
+            "decoder.layers.0.cross_attn",
+        ),
+        (FULL | {"memory_width": 5, "cross_attn": "none"}, "cross_attn"),
+    ],
+)
+def test_a_memory_that_no_layer_attends_to_is_refused(fields: Fields, place: str) -> None:
+    with pytest.raises(zoo.SpecError, match="no layer attends to the memory") as caught:
+        zoo.read_spec(fields)
+    assert str(caught.value.problems[0].place).split(": ")[1] == place
+
+
 @pytest.mark.parametrize("fewer", [{"ffn": "none"}, {"attention": "none", "d_ff": 12}], ids=str)
 def test_generation_with_a_cache_is_that_without(fewer: Fields) -> None:
     sizes = {k: v for k, v in BASE.items() if k != "n_heads" or "attention" not in fewer}

@@ -422,6 +422,11 @@ class Block(Plugin):
         return self.self_attention is None or not self.self_attention.absent
 
     @property
+    def attends_to_memory(self) -> bool:
+        """Whether the layer attends to the memory, in a stack that has a `memory_width`."""
+        return True
+
+    @property
     def takes_rotation(self) -> bool:
         """Whether the layer takes the `rotation` of a position scheme."""
         return self.self_attention is None or self.self_attention.takes_rotation

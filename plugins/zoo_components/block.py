@@ -148,6 +148,10 @@ class Residual(Block):
         return self.self_attn
 
     @property
+    def attends_to_memory(self) -> bool:
+        return self.cross_attn is not None and not self.cross_attn.absent
+
+    @property
     def own_position(self) -> Position:
         return self.self_position
 

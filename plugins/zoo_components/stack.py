@@ -149,6 +149,7 @@ class Stack(Component):
         for group in self.groups:
             check_taken(group.block, group.position)
         check_relative([group.block for group in self.groups], self.relative)
+        self._check_memory()
         self._check_global_tokens()
         self._check_sides()
         self._check_direction()
@@ -176,6 +177,20 @@ class Stack(Component):
     def _self_attentions(self) -> Iterator[Attention]:
         attentions = (group.block.self_attention for group in self.groups)
         return (attention for attention in attentions if attention is not None)
+
+    def _check_memory(self) -> None:
+        """Raise a contradiction if there is a memory, and no layer attends to it."""
+        blocks = [group.block for group in self.groups]
+        if self.memory_width is None or any(block.attends_to_memory for block in blocks):
+            return
+        raise contradiction(
+            "no layer attends to the memory, which then changes nothing: choose an attention as "
+            "`cross_attn` in one layer at least, or a model without a memory "
+            '(`builder = "decoder"`)',
+            "block.cross_attn.kind",
+            *(f"layers.{rule}.block.cross_attn.kind" for rule in range(len(self.layers))),
+            "memory_width",
+        )
 
     def _check_global_tokens(self) -> None:
         if self.causal and any(one.takes_global_tokens for one in self._self_attentions()):
