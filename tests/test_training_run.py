@@ -476,6 +476,18 @@ def test_muon_takes_shards(toy: Toy, tmp_path: Path) -> None:
     assert history(output) == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
 
 
+def test_shards_are_measured_with_the_running_statistics_that_are_saved(
+    tmp_path: Path, config: Path
+) -> None:
+    """Each process has statistics of its own rows, and those of the first are saved."""
+    model = MODEL.replace("dropout = 0.1", 'dropout = 0.0\nnorm = "batch_norm"')
+    path = write_toy(tmp_path, RECIPE.replace("average = 2", 'keep = "best"\nshard = true'), model)
+    in_processes("train", path, "-o", tmp_path / "out", processes=2, timeout=300)
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    measured = history(tmp_path / "out")[f"valid_loss {metrics['best_step']}"]
+    assert metrics["valid_loss"] == pytest.approx(measured, rel=1e-6)
+
+
 def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> None:
     """Only the first process learns the tokenizer, which here has another size than the model's."""
     path = write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))

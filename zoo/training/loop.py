@@ -18,6 +18,7 @@ from zoo.auxiliary import auxiliary_loss
 from zoo.errors import Problem, TrainingError
 from zoo.sharding.parts import local
 from zoo.training.batches import AnyRow, Labelled, batches, n_labels, part
+from zoo.training.extras import imported
 from zoo.training.learner import Learner
 from zoo.training.masking import Masker
 from zoo.training.objective import (
@@ -181,7 +182,17 @@ class Loop:
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
+        self.share_buffers()
         return total
+
+    def share_buffers(self) -> None:
+        """Give all processes the stored buffers of the first one, such as running statistics, so
+        that all measure and save the same model. For shards, nothing else does so; for replicas,
+        DDP does it only before the next step."""
+        model = self.learner.accelerator.unwrap_model(self.learner.model)
+        stored = self.learner.spec.tensors
+        buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
+        imported("accelerate.utils").broadcast(buffers)
 
     def computed(
         self,
