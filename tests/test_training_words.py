@@ -420,7 +420,11 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         NER,
         "bad.jsonl:1:1: error: there is no field `tags`",
     ),
-    "no JSON": ('{"tokens": ["a"], "tags"}\n', NER, "bad.jsonl:1:25: error: no JSON: "),
+    "no JSON": (
+        '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a"], "tags"}\n',
+        NER,
+        "bad.jsonl:2:25: error: no JSON: Expecting ':' delimiter\n    2 | ",
+    ),
     "a key that is written twice": (
         '{"tokens": ["a"], "tags": ["O"], "tags": ["B-PER"]}\n',
         NER,

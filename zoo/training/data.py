@@ -270,8 +270,8 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
         try:
             row = strict_json(line.text, parse_int=str, parse_float=str)  # texts, as written
         except (ValueError, RecursionError) as error:
-            column = getattr(error, "colno", 1)
-            raise TrainingError(Problem(f"no JSON: {error}", line.place(column))) from None
+            told, column = getattr(error, "msg", error), getattr(error, "colno", 1)
+            raise TrainingError(Problem(f"no JSON: {told}", line.place(column))) from None
         if not isinstance(row, dict):
             hint = 'each line is a table: `{"text": "...", "label": "..."}`'
             raise TrainingError(Problem("this is JSON, but no table", line.place(), hint))
