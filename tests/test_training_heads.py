@@ -210,6 +210,13 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         CLASSES,
         "labels.tsv:3:10: error: unknown label `beside`",
     ),
+    "an unknown label that is in the text too": (
+        RECIPE_OF_CLASSES.replace("labels.tsv", "first.tsv")
+        .replace("valid = 6", "source = 3\ntarget = 2")
+        .replace('"model.toml"', f'{LABELS}["over", "under", "besides"]'),
+        CLASSES,
+        "first.tsv:2:4: error: unknown label `beside`",
+    ),
     "an unknown held-out label": (
         RECIPE_OF_CLASSES.replace("valid = 6", 'valid = "other.tsv"'),
         CLASSES,
@@ -330,6 +337,7 @@ def test_what_does_not_fit_is_refused_with_its_place(
     write_encoder(project, recipe, model)
     zoo.save(zoo.build(MODEL), "filler")
     Path("other.tsv").write_text("a x is u\tover\na y is v\tabove\n")
+    Path("first.tsv").write_text("1\tover\ta x is u\n2\t beside\tbeside y\n")
     Path("half.tsv").write_text("a x is u\tover\na y is v\t\n\tunder\n")
     unmasked = Path("words.json").read_text().replace("[MASK]", "[NONE]")
     Path("unmasked.json").write_text(unmasked)

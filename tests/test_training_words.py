@@ -479,6 +479,11 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         NER.replace("n_classes = 5", f"n_classes = 5, labels = {json.dumps(LABELS)}"),
         "bad.jsonl:1:39: error: unknown label `B-PRE`",
     ),
+    "an unknown label that is written elsewhere too": (
+        '{"tokens": ["a", "B-PRE"], "tags": ["O", "B-PRE"], "note": "B-PRE"}\n',
+        NER.replace("n_classes = 5", f"n_classes = 5, labels = {json.dumps(LABELS)}"),
+        "bad.jsonl:1:1: error: unknown label `B-PRE`",
+    ),
 }
 
 

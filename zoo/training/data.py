@@ -111,13 +111,15 @@ class _Where(NamedTuple):
 
 class _Line(NamedTuple):
     """The sides of one line. An empty side is missing; the source is None for text, and the second
-    text is None for what is no pair of texts."""
+    text is None for what is no pair of texts. The column where the target begins is None for JSON,
+    which can write the same text in several ways and places."""
 
     source: str | Words | None
     target: str | Words
     source_at: _Where
     target_at: _Where | None = None
     second: str | Words | None = None
+    target_column: int | None = None
 
     @property
     def sides(self) -> dict[str, str | Words]:
@@ -131,9 +133,12 @@ class _Line(NamedTuple):
         return tuple(name for name, side in self.sides.items() if isinstance(side, tuple))
 
     def place_of(self, label: str) -> Place:
-        """The place of the target, or of a label in it."""
+        """The place of the target, or of a label in it; of its line, if that cannot be told."""
         at = self.target_at or self.source_at
-        return at.place(max(1, at.text.rfind(label) + 1))
+        if self.target_column is not None:
+            return at.place(self.target_column)
+        before, *after = at.text.split(f'"{label}"')
+        return at.place(len(before) + 2 if len(after) == 1 else 1)
 
 
 Read = Callable[[Any], tuple[Iterator[_Line], Path]]
@@ -288,16 +293,20 @@ def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
     if data.header:
         next(lines, None)
     for line in lines:
-        columns = dict(enumerate(map(str.strip, line.text.split("\t")), 1))
+        written = line.text.split("\t")
+        columns = dict(enumerate(map(str.strip, written), 1))
         source = columns.get(first, "")
         other = None if second is None else columns.get(second, "")
-        yield _Line(source, columns.get(data.target, ""), line, second=other)
+        rest = "\t".join(written[data.target - 1 :]).lstrip()
+        begin = len(line.text) - len(rest) + 1
+        yield _Line(source, columns.get(data.target, ""), line, second=other, target_column=begin)
 
 
 def _parallel(source: Path, target: Path) -> Iterator[_Line]:
     for one, other in zip_longest(_lines(source), _lines(target)):
         if one is not None and other is not None:
-            yield _Line(one.text.strip(), other.text.strip(), one, other)
+            begin = len(other.text) - len(other.text.lstrip()) + 1
+            yield _Line(one.text.strip(), other.text.strip(), one, other, target_column=begin)
         elif left := one or other:
             ended = target if other is None else source
             raise TrainingError(
