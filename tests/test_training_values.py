@@ -217,6 +217,21 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         NUMBER,
         "nan.tsv:2:5: error: `nan` is not a number",
     ),
+    "not a decimal number": (
+        RECIPE_OF_NUMBERS.replace("numbers.tsv", "large.tsv").replace("valid = 6\ntest = 6", ""),
+        NUMBER,
+        "large.tsv:1:3: error: `1_0` is not a number",
+    ),
+    "a number beyond float32": (
+        RECIPE_OF_NUMBERS.replace("numbers.tsv", "large.tsv").replace("valid = 6\ntest = 6", ""),
+        NUMBER,
+        "large.tsv:2:5: error: `-1e39` is too large",
+    ),
+    "a number whose square is beyond float32": (
+        RECIPE_OF_NUMBERS.replace("numbers.tsv", "large.tsv").replace("valid = 6\ntest = 6", ""),
+        NUMBER,
+        "large.tsv:3:5: error: `2e19` is too large",
+    ),
     "two numbers": (
         RECIPE_OF_NUMBERS,
         NUMBER.replace("n_classes = 1", "n_classes = 2"),
@@ -251,5 +266,6 @@ def test_what_does_not_fit_is_refused_with_its_place(
 ) -> None:
     write(project, recipe, model)
     Path("nan.tsv").write_text("a\t1\nb x\tnan\n")
+    Path("large.tsv").write_text("a\t1_0\nb x\t-1e39\nc x\t2e19\nd x\t-.5e+3\n")
     assert told in refused("validate", "recipe.toml")
     assert told in refused("train", "recipe.toml", "-o", "out")

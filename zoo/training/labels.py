@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from zoo.wording import counted, did_you_mean, quoted
 
 _SHOWN = 8
 """The most labels in a message."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_LARGEST = 1e15
+"""The largest target that is a number; the sum of the squares of many is far within float32."""
 
 
 def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> Start:
@@ -91,18 +94,20 @@ def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
     wrong: list[Problem] = []
     for part, examples in splits.parts.items():
         for target in dict.fromkeys(example.target_text for example in examples):
-            if not _is_number(target):
+            if problem := _no_number(target):
                 place = place_of_label(recipe.data, folder, part, target)
-                wrong.append(Problem(f"{quoted(target)} is not a number", place))
+                wrong.append(problem._replace(place=place))
     if wrong:
         raise TrainingError(_first(wrong, "more wrong target"))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _no_number(text: str) -> Problem | None:
+    if not _NUMBER.fullmatch(text):
+        return Problem(f"{quoted(text)} is not a number")
+    if abs(float(text)) > _LARGEST:
+        hint = f"its square is computed in float32: scale the numbers to {_LARGEST:,.0f} at most"
+        return Problem(f"{quoted(text)} is too large", help=hint)
+    return None
 
 
 def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
