@@ -169,7 +169,14 @@ def test_an_imported_classifier_is_trained_further_and_exported(
     assert zoo.load("out").spec == zoo.load("bert").spec  # they are where they were
     assert run(["export", "out", "--to", "hf", "-o", "same"]) == 0
     assert Path("same/config.json").read_bytes() == Path("source/config.json").read_bytes()
-    renamed = recipe.replace('"bert"', '"bert"\nlabels = ["over", "under", "beside"]')
+    own = {0: "above", 1: "under", 2: "next"}
+    imported(
+        BertForSequenceClassification,
+        "other",
+        id2label=own,
+        label2id={label: number for number, label in own.items()},
+    )
+    renamed = recipe.replace('"bert"', '"other"\nlabels = ["over", "under", "beside"]')
     train("renamed", renamed, CLASSES)
     assert names("renamed") == ("over", "under", "beside")
     assert run(["export", "renamed", "--to", "hf", "-o", "back"]) == 0
@@ -183,6 +190,27 @@ def test_an_imported_classifier_is_trained_further_and_exported(
         best = model.run([text])[0]["classes"][0]
         assert best["label"] == theirs.config.id2label[int(scores.argmax())]
         assert best["probability"] == pytest.approx(float(scores.max()), rel=1e-4)
+
+
+def test_a_trained_class_keeps_its_label_or_gets_a_new_one(train: Train, refused: Refused) -> None:
+    """With the labels in another order, the head would begin with wrong answers."""
+    recipe = RECIPE_OF_CLASSES.replace("steps = 8", "steps = 1")
+    train("first", recipe, CLASSES)
+    further = recipe.replace('"model.toml"', '"first"\nlabels = ["beside", "under", "over"]')
+    Path("recipe.toml").write_text(further)
+    told = (
+        "recipe.toml:4:21: error: class 1 of classes is trained as `over`, and `under` is its "
+        "class 2\n"
+    )
+    both = "its labels are `beside`, `over`, `under`, and here they are `beside`, `under`, `over`: "
+    for command in (("validate", "recipe.toml"), ("train", "recipe.toml", "-o", "out")):
+        said = refused(*command)
+        assert told in said
+        assert both in said
+    # The weights of a new head have no labels yet.
+    anew = further.replace('"first"', '"model.toml"\nweights = "first"\nnew = ["head.*"]')
+    train("anew", anew, CLASSES)
+    assert names("anew") == ("beside", "under", "over")
 
 
 # --- what is refused ----------------------------------------------------------------------------

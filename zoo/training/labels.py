@@ -36,8 +36,8 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
 
     Raises:
         TrainingError: the data has a label that the model has not, or another number of labels; or
-            a label that the recipe states is missing in the training data; or a target is no
-            number, for a model that predicts one.
+            a label that the recipe states is missing in the training data, or is that of another
+            class of a trained head; or a target is no number, for a model that predicts one.
     """
     sides = start.sides
     if not isinstance(sides, Reader) or sides.classes is None:
@@ -67,6 +67,8 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
                 help=help,
             )
         )
+    if start.weights is not None and start.taken is None:
+        _check_order(recipe, start.spec.name, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)
     missing = [label for label in labels if label not in learned]
@@ -108,6 +110,23 @@ def _no_number(text: str) -> Problem | None:
         hint = f"its square is computed in float32: scale the numbers to {_LARGEST:,.0f} at most"
         return Problem(f"{quoted(text)} is too large", help=hint)
     return None
+
+
+def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
+    """Raise TrainingError if the recipe gives a class of a trained head the label of another one.
+    Other labels may take the place of those that it has."""
+    stated = recipe.head.labels or ()
+    for number, (label, was) in enumerate(zip(stated, own, strict=False)):
+        if label != was and label in own:
+            raise TrainingError(
+                Problem(
+                    f"class {number} of {name} is trained as {quoted(was)}, and {quoted(label)} is "
+                    f"its class {own.index(label)}",
+                    recipe.document.place(("labels", number), value=True),
+                    help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "
+                    "state them in its order, or leave `labels` out",
+                )
+            )
 
 
 def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
