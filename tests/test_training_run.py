@@ -292,6 +292,16 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     ) as caught:
         toy(resume=True, model=MODEL.replace("dropout = 0.1", "dropout = 0.2"))
     assert len(caught.value.problems) == 1
+    (tmp_path / "moved.toml").write_text(MODEL.replace("dropout = 0.1", "dropout = 0.2"))
+    moved = RECIPE.replace("model.toml", "moved.toml")
+    with pytest.raises(zoo.TrainingError, match=r"recipe.toml:3:9: .* another model\n") as caught:
+        toy(resume=True, recipe=moved)
+    assert len(caught.value.problems) == 1
+    assert 'note: `model` was "model.toml" when the run began, and is "mov' in str(caught.value)
+    with pytest.raises(zoo.TrainingError, match="of another recipe\n") as caught:
+        toy(resume=True, recipe=moved.replace("lr = 1e-2", "lr = 2e-2"))
+    assert len(caught.value.problems) == 2
+    assert str(caught.value).count("help: only ") == 1
     with pytest.raises(
         zoo.TrainingError, match=r"recipe.toml:5:2: .* is of other data\n"
     ) as caught:
@@ -321,15 +331,18 @@ def test_what_decides_nothing_may_change(toy: Toy) -> None:
 
 
 def test_what_the_result_is_called_and_stored_in_may_change(toy: Toy, tmp_path: Path) -> None:
-    """And where the same data is, and what is measured: a finished run is then only told anew."""
+    """And where the same model and data are, and what is measured: a finished run is then only told
+    anew."""
     weights = toy("whole")["content_digest"]
     first = toy()
     recipe = RECIPE.replace('name = "toy"', 'name = "bier"\ndtype = "float16"')
     recipe = recipe.replace("toy.tsv", "bier.tsv").replace(
         "valid = 4", 'valid = 4\ntest = "test.tsv"'
     )
+    recipe = recipe.replace("model.toml", "bier.toml")
     write_toy(tmp_path)
     shutil.copy(tmp_path / "toy.tsv", tmp_path / "bier.tsv")
+    shutil.copy(tmp_path / "model.toml", tmp_path / "bier.toml")
     (tmp_path / "test.tsv").write_text("ein Hund ist alt\ta dog is old\n")
     with patch.object(Loop, "update", side_effect=AssertionError):
         again = toy(resume=True, recipe=recipe)

@@ -27,6 +27,8 @@ _FREE_OF_TRAINING = (
 )
 """The keys of `[training]` that may change. The parts of a batch make the same update, but for
 rounding, and so do the shards of a model."""
+_OF_MODEL = ("model", "weights")
+"""The keys that say where the model is, which has digests of its own."""
 
 
 def identity(
@@ -63,8 +65,8 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     name = f"the checkpoint {quoted(checkpoint)} is of"
     hint = (
         f"only {', '.join(f'`{key}`' for key in (*_FREE_OF_HEAD, *_FREE_OF_TRAINING))}, "
-        "`[evaluation]`, and where the same data is, may change; begin anew with another `-o` or "
-        "train a finished model further, with its folder as the `model`"
+        "`[evaluation]`, and where the same model and data are, may change; begin anew with "
+        "another `-o` or train a finished model further, with its folder as the `model`"
     )
     if (
         not isinstance(kept, dict)
@@ -76,25 +78,28 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     place = recipe.document.place
     was, states = kept["recipe"], now["recipe"]
     same_data = kept["data"] == now["data"]
-    changed = tuple(
-        (
+    changed = {
+        key: (
             f"`{key}` was {_described(was.get(key))} when the run began, and is "
             f"{_described(states.get(key))} now",
             place(tuple(key.split(".")), value=True),
         )
         for key in {**states, **was}
         if was.get(key) != states.get(key) and not (same_data and key.startswith("data."))
-    )
+    }
+    moved = tuple(changed.pop(key) for key in _OF_MODEL if key in changed)
     problems: list[Problem] = []
     if changed:
-        problems.append(Problem(f"{name} another recipe", help=hint, related=changed))
+        problems.append(Problem(f"{name} another recipe", related=tuple(changed.values())))
     if kept["model"] != now["model"]:
-        problems.append(Problem(f"{name} another model", place(("model",), value=True), hint))
+        problems.append(
+            Problem(f"{name} another model", place(("model",), value=True), None, moved)
+        )
     # The data is cut, split and encoded as the recipe says.
     if not changed and not same_data:
-        problems.append(Problem(f"{name} other data", place(("data",)), hint))
+        problems.append(Problem(f"{name} other data", place(("data",))))
     if problems:
-        raise TrainingError(problems)
+        raise TrainingError([*problems[:-1], problems[-1]._replace(help=hint)])
 
 
 def _deciding(recipe: Recipe, *, masks: bool) -> dict[str, Any]:
