@@ -207,6 +207,13 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         CLASSES,
         "recipe.toml:9:10: error: the data is texts with lists of labels, and the model learns",
     ),
+    "no list of labels": (
+        RECIPE_OF_TAGS.replace("tags.jsonl", "null.jsonl"),
+        TAGS,
+        "null.jsonl:2:1: error: there is no list here, and the target is a list in the lines "
+        'before\n    2 | {"text": "b", "labels": null}\n      | ^\n'
+        "      = help: the labels of a text are a list, `[]` if it has none, in every line",
+    ),
     "no number": (
         RECIPE_OF_CLASSES,
         NUMBER,
@@ -265,6 +272,9 @@ def test_what_does_not_fit_is_refused_with_its_place(
     project: Path, refused: Refused, recipe: str, model: str, told: str
 ) -> None:
     write(project, recipe, model)
+    Path("null.jsonl").write_text(
+        '{"text": "a", "labels": ["under"]}\n{"text": "b", "labels": null}\n'
+    )
     Path("nan.tsv").write_text("a\t1\nb x\tnan\n")
     Path("large.tsv").write_text("a\t1_0\nb x\t-1e39\nc x\t2e19\nd x\t-.5e+3\n")
     assert told in refused("validate", "recipe.toml")

@@ -241,11 +241,11 @@ def _problem(line: _Line, lists: tuple[str, ...]) -> Problem | None:
     if isinstance(line.second, tuple):
         return Problem("the second text is a list", start, "a pair is two texts")
     if line.lists != lists:
-        return Problem(
-            f"{_listed(line.lists)} here, and {_listed(lists)} in the lines before",
-            start,
-            help="words and their labels are lists in every line, and texts in none",
-        )
+        help = "words and their labels are lists in every line, and texts in none"
+        if {*line.lists, *lists} == {"target"}:
+            help = "the labels of a text are a list, `[]` if it has none, in every line or in none"
+        told = f"{_listed(line.lists)} here, and {_listed(lists)} in the lines before"
+        return Problem(told, start, help)
     if isinstance(line.source, tuple) and len(line.source) != len(_labels(line)):
         told = f"{counted(len(line.source), 'word')} and {counted(len(_labels(line)), 'label')}"
         return Problem(f"there are {told}", start, "each word has one label")
