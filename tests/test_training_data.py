@@ -151,6 +151,16 @@ def test_every_bad_line_is_told(tmp_path: Path) -> None:
     assert [problem.place.line for problem in caught.value.problems if problem.place] == [1, 2, 4]
 
 
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [(Tsv(train="a.tsv", target=9), "target"), (Tsv(train="a.tsv", source=(1, 9)), "source")],
+)
+def test_a_column_that_no_line_has_is_told_once(tmp_path: Path, table: Tsv, key: str) -> None:
+    (tmp_path / "a.tsv").write_text(20 * "a\tb\n")
+    with pytest.raises(TrainingError, match=rf"a.tsv` has 2 columns, and `{key}` is column 9$"):
+        read_data(table, tmp_path, 0)
+
+
 def test_of_many_bad_lines_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\n" + 4321 * "a\n")
     (tmp_path / "b.tsv").write_text(11 * "\tb\n")

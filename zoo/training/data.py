@@ -289,17 +289,23 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
     first, second = two_of(data.source)
-    lines = _lines(path)
+    lines, n_columns = _lines(path), 0
     if data.header:
         next(lines, None)
     for line in lines:
         written = line.text.split("\t")
+        n_columns = max(n_columns, len(written))
         columns = dict(enumerate(map(str.strip, written), 1))
         source = columns.get(first, "")
         other = None if second is None else columns.get(second, "")
         rest = "\t".join(written[data.target - 1 :]).lstrip()
         begin = len(line.text) - len(rest) + 1
         yield _Line(source, columns.get(data.target, ""), line, second=other, target_column=begin)
+    last = max(first, second or first, data.target)
+    if 1 < n_columns < last:
+        key = "target" if last == data.target else "source"
+        message = f"{quoted(path)} has {n_columns} columns, and `{key}` is column {last}"
+        raise TrainingError(message)  # in place of one for each line
 
 
 def _parallel(source: Path, target: Path) -> Iterator[_Line]:
