@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
 import zoo
-from zoo.errors import TrainingError
+from zoo.errors import Place, TrainingError
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, part
 from zoo.training.data import read_data
@@ -216,6 +216,17 @@ def test_no_source_is_in_two_parts(
 def test_more_is_held_out_than_there_is(source: str | None, what: str) -> None:
     with pytest.raises(TrainingError, match=rf"2 {what} for `valid` and `test`.* of 1"):
         held_out([Example(source, "y")], [1, 1], 0)
+
+
+def test_held_out_data_that_is_too_much_is_told_at_the_larger_number(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tx\na\ty\nb\tx\nb\tx\n")
+    for valid, test, larger in ((3, 1, "valid"), (1, 3, "test")):
+        with pytest.raises(TrainingError) as caught:
+            read_data(Tsv(train="a.tsv", valid=valid, test=test), tmp_path, 0, Place)
+        assert str(caught.value) == (
+            f"{larger}: error: 4 source sentences for `valid` and `test` cannot be held out of 2, "
+            "which 3 different pairs have"
+        )
 
 
 def test_the_seed_decides_what_is_held_out() -> None:

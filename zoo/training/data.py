@@ -71,7 +71,11 @@ def read_data(
     if train[0].source is not None:
         train = list(dict.fromkeys(train))
     n_held_out = [n if isinstance(n, int) else 0 for n in (data.test, data.valid)]
-    rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
+    try:
+        rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
+    except TrainingError as error:
+        larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
+        raise placed(error, place_of(larger)) if place_of else error from None
     return Splits(rest, valid or valid_taken, test or test_taken, n_read - len(train))
 
 
