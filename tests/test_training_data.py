@@ -26,6 +26,7 @@ from zoo.training.optimization import make_optimizer
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
 from zoo.training.run import Run
+from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
 from zoo.training.tokens import Tokens, read_tokens
@@ -314,6 +315,22 @@ def test_padding_of_a_model_is_compared_before_a_tokenizer_is_learned(tmp_path: 
         "padding is 0 for the source tokenizer, and 4 for the model",
         "padding is 0 for the target tokenizer, and 3 for the model",
     ]
+
+
+def test_a_vocabulary_has_room_for_all_bytes(tmp_path: Path) -> None:
+    """256 of them, and three special tokens, or four with that of a mask."""
+    for least, sides in (
+        (259, SIDES._replace(source_vocab=259, target_vocab=259)),
+        (259, Generation(target_vocab=259)),
+        (260, Reader(260, None, 0, "source_mask", 0, None)),
+    ):
+        key = "vocab" if isinstance(sides, Reader) else "target_vocab"
+        check_tokenizer(Bpe(shared=False), sides, tmp_path, None)
+        learn_tokens(Bpe(shared=False), EXAMPLES, sides)
+        smaller = sides._replace(**{key: least - 1})
+        told = f"{least} tokens, and the model's vocabulary is {least - 1}"
+        with pytest.raises(TrainingError, match=told):
+            check_tokenizer(Bpe(shared=False), smaller, tmp_path, None)
 
 
 def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:

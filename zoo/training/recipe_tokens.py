@@ -29,6 +29,8 @@ from zoo.training.tokens import (
 
 _MASK = tokenizers.AddedToken(MASKS[1], lstrip=True, rstrip=True, special=True)
 """Takes the spaces around it, as a token has the one before it, and each piece of text gets one."""
+_ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+"""What a byte-level encoding writes the 256 bytes as."""
 
 
 def tokens_of(
@@ -84,11 +86,15 @@ def check_tokenizer(
     _refuse_new_tokens(start)
     if isinstance(model, Reader):
         _check_mask(table)
+        _check_size(table, model.vocab, encloses=True)
         if problems := list(other_padding("", PAD, model.pad_id)):
             raise TrainingError(problems)
         return None
     if table.shared:
         _check_shared(model)
+    for size in (model.source_vocab, model.target_vocab):
+        if size is not None:
+            _check_size(table, size)
     problems = [
         *other_padding("source ", PAD, model.source_pad_id),
         *other_padding("target ", PAD, model.pad_id),
@@ -156,6 +162,24 @@ def _check_shared(model: Generation) -> None:
         )
 
 
+def _check_size(table: Bpe, size: int, *, encloses: bool = False) -> None:
+    """Raise TrainingError if a vocabulary is smaller than that of a tokenizer that has learned
+    nothing."""
+    least = len({*_specials(table, encloses=encloses), *_ALPHABET})
+    if size < least:
+        raise TrainingError(
+            Problem(
+                f"the bytes and the special tokens are {least} tokens, and the model's vocabulary "
+                f"is {size:,}",
+                help="state a larger one in the spec",
+            )
+        )
+
+
+def _specials(table: Bpe, *, encloses: bool) -> list[Any]:
+    return [table.pad, table.bos, table.eos, *[_MASK] * encloses]
+
+
 def _learn(
     table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False, encloses: bool = False
 ) -> Any:
@@ -177,8 +201,8 @@ def _learn(
     )
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[table.pad, table.bos, table.eos, *[_MASK] * encloses],
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=_specials(table, encloses=encloses),
+        initial_alphabet=_ALPHABET,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
