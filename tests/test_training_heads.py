@@ -375,8 +375,9 @@ def test_what_does_not_fit_is_refused_with_its_place(
 
 def test_a_room_for_special_tokens_alone(project: Path, refused: Refused) -> None:
     write_encoder(project, RECIPE.replace("max_length = 12", "max_length = 2"))
-    told = refused("train", "recipe.toml", "-o", "out")
-    assert "max_length = 2 leaves no room beside 2 special tokens" in told
+    for command in (("validate", "recipe.toml"), ("train", "recipe.toml", "-o", "out")):
+        told = refused(*command)
+        assert "recipe.toml:25:14: error: max_length = 2 leaves no room beside 2 special" in told
 
 
 # --- long texts ---------------------------------------------------------------------------------

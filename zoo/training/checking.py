@@ -14,7 +14,7 @@ from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import check_tokenizer
 from zoo.training.split import Splits
-from zoo.training.start import check_pairs, check_sides, find_data, find_start
+from zoo.training.start import check_sides, check_specials, find_data, find_start
 from zoo.training.tables import Datasets
 
 
@@ -56,7 +56,7 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
                     recipe.tokenizer, start.sides, recipe.folder, start.weights, start.published
                 )
                 if tokens is not None and splits is not None:
-                    check_pairs(recipe, tokens, splits)
+                    check_specials(recipe, tokens, splits)
             except ZooError as error:
                 raise placed(error, recipe.document.place(("tokenizer",))) from None
     if problems or start is None:

@@ -172,12 +172,18 @@ def find_data(recipe: Recipe, folder: Path) -> Splits:
         raise placed(error, place(("data",))) from None
 
 
-def check_pairs(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
-    """Raise `TrainingError` if the data is pairs of texts, and the tokenizer cannot join them."""
-    if not isinstance(tokens, ReaderTokens) or not splits.of_pairs:
+def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
+    """Raise `TrainingError` if the tokenizer of a model that reads whole texts cannot join the
+    pairs of the data, or if its special tokens leave no room for others."""
+    if not isinstance(tokens, ReaderTokens):
         return
-    if problem := no_pairs(tokens.tokenizer, tokens.reader.token_types):
+    if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
         raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
+    n_special, longest = tokens.n_special(pairs=splits.of_pairs), recipe.training.max_length
+    if longest <= n_special:
+        message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
+        place = recipe.document.place(("training", "max_length"), value=True)
+        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
 
 
 def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:

@@ -23,7 +23,7 @@ from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_tokens import tokens_of
 from zoo.training.run import Run
 from zoo.training.split import Splits
-from zoo.training.start import Start, check_pairs, check_sides, find_data, find_start
+from zoo.training.start import Start, check_sides, check_specials, find_data, find_start
 from zoo.training.tokens import AnyTokens, read_tokens
 from zoo.training_files import CHECKPOINTS, LOCK
 from zoo.weights.file import weights_path
@@ -174,14 +174,7 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     except ZooError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
     longest, labels = recipe.training.max_length, labels_in(start)
-    place = recipe.document.place(("training", "max_length"), value=True)
-    help = "state a larger `max_length` in `[training]`"
-    if isinstance(tokens, ReaderTokens):
-        check_pairs(recipe, tokens, splits)
-        n_special = tokens.n_special(pairs=splits.of_pairs)
-        if longest <= n_special:
-            message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
-            raise TrainingError(Problem(message, place, help))
+    check_specials(recipe, tokens, splits)
     needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
     for part, examples in splits.parts.items():
         # All are encoded, as one that cannot be is an error.
@@ -194,5 +187,6 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
             continue
         which = "example" if part == "train" else "held-out example"
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
-        raise TrainingError(Problem(message, place, help))
+        place = recipe.document.place(("training", "max_length"), value=True)
+        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
     return tokens
