@@ -32,8 +32,8 @@ class Row(NamedTuple):
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens that the throughput counts: those of the target, and its end."""
-        return len(self.target) - 1
+        """The number of tokens that the throughput counts: those that have a loss."""
+        return self.n_labels
 
 
 class Labelled(NamedTuple):

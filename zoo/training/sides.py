@@ -83,7 +83,7 @@ def sides_of(spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides 
         return None
     if classes is not None:
         classes = classes._replace(problem_type=labels_of(spec, origin).problem_type)
-    return Reader(*reading, classes)
+    return Reader(**reading._asdict(), classes=classes)
 
 
 def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides:
