@@ -24,6 +24,7 @@ from published_models import (
 import zoo
 from zoo.cli import run
 from zoo.store.files import Store
+from zoo.store.pretrained import DeprecatedName
 
 COMMIT, NEXT = "0123456789" * 4, "9876543210" * 4
 
@@ -123,6 +124,15 @@ def test_what_changes_after_the_first_use_is_refused(
 
     publish(world, bundle())
     assert pulled(publish) == 0  # it has not changed, and needs no option any more
+
+
+def test_a_name_out_of_use_is_told_once(world: World, project: Path, store: Store) -> None:
+    register(project, "small.v1", entry(local(world, bundle()), None))
+    names = 'format = 1\n[deprecated]\ntiny = "small.v1"\n'
+    (project / "models" / "names.toml").write_text(names)
+    with pytest.warns(DeprecatedName) as warned:
+        assert run(["pull", "tiny", "--trust-first-use"]) == 0
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize(

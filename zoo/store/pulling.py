@@ -58,7 +58,8 @@ def pull(
         SourceError: it is not available, or not what the registry states.
         WeightsError: its weights cannot be read by its family or by the zoo.
     """
-    model = with_trusted(published(name, registry), store, registry)
+    stated = published(name, registry)
+    model = with_trusted(stated, store, registry)
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
     ref = read_ref(store, model.name, model.version) if model.is_pinned else None
@@ -77,7 +78,7 @@ def pull(
         with named_in_errors(folder, Path(model.name)):
             content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
         files = model.manifest.files if folder == fetched else digests(folder)
-        if not published(name, registry).is_pinned:
+        if not stated.is_pinned:
             record(model, store, registry)
         ref = Ref(
             name=model.name,
