@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from trials import Refused, contents
 import zoo
 from zoo.cli import run
 from zoo.model_files import SELECTED, find_files
-from zoo.store.files import Store
-from zoo.store.refs import refs
+from zoo.store.files import Store, digests
+from zoo.store.refs import refs, write_ref
+from zoo.weights.reader import open_weights
 
 ROOT = Path(__file__).parent.parent
 PRETRAINED = sorted((ROOT / "pretrained").iterdir())
@@ -265,6 +267,40 @@ def test_a_published_checkpoint_is_imported_when_it_is_pulled(
     state = imported.state_dict()
     assert all(tensor.equal(state[name]) for name, tensor in pulled.state_dict().items())
     assert pulled.origin == imported.origin
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "README.md"])
+def test_what_was_made_of_a_published_checkpoint_is_held_against_the_registry(
+    name: str, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody has changed the store, and the digests that are kept there."""
+    make_checkpoint(project / "theirs")
+    (project / "theirs" / "README.md").write_text("# Theirs\n")
+    assert run(["import", "theirs", "-o", "imported", "--name", "mine.v1"]) == 0
+    digest = zoo.save(zoo.load("imported"), "again")
+    files = {path: content for path, content in contents(Path("theirs")).items() if content}
+    lines = ('family = "llama"', f'content_digest = "{digest}"')
+    register(project, "mine.v1", entry({"kind": "local", "path": "../theirs"}, files, *lines))
+    assert run(["pull", "mine.v1"]) == 0
+    (right,) = refs(store)
+    other = project / "other"
+    shutil.copytree(store.snapshot(right.files), other)
+    (other / name).chmod(0o644)
+    if name == "README.md":
+        (other / name).write_text("another")
+    else:  # its header has the content digest, whose bytes it does not have
+        content = (other / name).read_bytes()
+        (other / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    made = digests(other)
+    with store.work() as work, open_weights(other) as weights:
+        store.add(other, made, work)
+        write_ref(store, replace(right, files=made, blake3=weights.blake3()))
+    capsys.readouterr()
+    assert run(["verify", "mine.v1"]) == 2
+    assert capsys.readouterr().out == f"mine.v1@{right.version}: damaged: {name}\n"
+    assert run(["pull", "mine.v1"]) == 0
+    assert list(refs(store)) == [right]
+    assert run(["verify", "mine.v1"]) == 0
 
 
 def test_the_catalogue_holds_all_of_our_models_files() -> None:

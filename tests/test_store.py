@@ -31,7 +31,7 @@ from zoo.store.first_use import forget, record, with_trusted
 from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
-from zoo.weights.reader import Weights
+from zoo.weights.reader import Weights, open_weights
 from zoo_sources.local import Local
 
 
@@ -174,6 +174,7 @@ def test_pulls_and_verdicts_as_json(
         "version": pulled[1]["version"],
         "right": True,
         "damaged": [],
+        "stated": pulled[1]["version"],
         "difference": None,
         "tolerance": None,
     }
@@ -983,6 +984,73 @@ def test_the_content_digest_is_checked(project: Path, published: Path, refused: 
     digest = "sha256:" + "0" * 64
     register(project, "small.v1", entry(LOCAL, bundle(), f'content_digest = "{digest}"'))
     assert "have the digest" in refused("pull", "small")
+
+
+def test_the_content_digest_is_checked_of_what_was_pulled_before_too(
+    project: Path, published: Path, refused: Refused
+) -> None:
+    assert run(["pull", "small"]) == 0
+    digest = "sha256:" + "0" * 64
+    register(project, "small.v1", entry(LOCAL, bundle(), f'content_digest = "{digest}"'))
+    assert run(["verify", "small"]) == 2
+    told = refused("pull", "small")
+    assert "small.v1.toml:2:18: error: the weights of small.v1 have the digest" in told
+    with pytest.raises(zoo.ZooError, match="have the digest"):
+        zoo.load("small")
+
+
+def put_instead(store: Store, folder: Path) -> None:
+    """Put the files in a folder into the store in the place of a model's, with their digests."""
+    (ref,) = refs(store)
+    files = digests(folder)
+    with store.work() as work, open_weights(folder) as weights:
+        store.add(folder, files, work)
+        digest, blake3 = weights.header.content_digest, weights.blake3()
+        other = replace(ref, files=files, published=files, content_digest=digest, blake3=blake3)
+        write_ref(store, other)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "README.md", "chat_template.jinja"])
+def test_what_the_store_says_of_a_model_is_held_against_the_registry(
+    name: str, published: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody has put another file there, and its digests."""
+    assert run(["pull", "small"]) == 0
+    (right,) = refs(store)
+    another = weights(seed=1) if name == "model.safetensors" else b"another"
+    write_files(tmp_path / "other", bundle() | {name: another})
+    put_instead(store, tmp_path / "other")
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 2
+    assert capsys.readouterr().out == f"small.v1@{right.version}: damaged: {name}\n"
+    assert run(["pull", "small"]) == 0
+    assert list(refs(store)) == [right]
+    assert run(["verify", "small"]) == 0
+    put_instead(store, tmp_path / "other")
+    state, original = zoo.load("small").state_dict(), zoo.load(published).state_dict()
+    assert all(state[name].equal(original[name]) for name in original)
+    assert list(refs(store)) == [right]
+
+
+def test_verify_tells_that_the_registry_states_another_version(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (old,) = refs(store)
+    write_files(published, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"small.v1@{old.version}: 2 files, ")
+    _, _, stated = told.partition(
+        ": right by the digests in the store; the registry states small.v1@"
+    )
+    assert run(["pull", "small"]) == 0
+    assert capsys.readouterr().out.startswith(f"small.v1@{stated}")
+    (project / "models" / "small.v1.toml").unlink()
+    assert run(["verify", f"small@{old.version}"]) == 0
+    assert "; no registry states digests of small.v1\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

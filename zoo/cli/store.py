@@ -191,8 +191,9 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
                 continue
             line = _verdict_text(verdict, fingerprint)
             row |= {"right": verdict.is_right, "damaged": list(verdict.damaged)}
+            row |= {"stated": verdict.stated}
             row |= {"difference": verdict.difference, "tolerance": verdict.tolerance}
-            problems += [] if verdict.is_right else [_wrong(verdict, registry, store)]
+            problems += [] if verdict.is_right else [_wrong(verdict)]
         rows.append(row)
         if not as_json:
             click.echo(line)
@@ -238,14 +239,13 @@ def _verdict(
         return verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
 
 
-def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
+def _wrong(verdict: Verdict) -> Problem:
     from zoo.errors import Problem
-    from zoo.store.lookup import is_pulled
 
     name, full = verdict.ref.name, f"{verdict.ref.name}@{verdict.ref.version}"
     if verdict.damaged:
         hint = f"`zoo pull {name}` mends it"
-        if not is_pulled(verdict.ref, registry, store):
+        if not verdict.is_stated:
             hint = f"no registry states this version of {name}: `zoo rm {full}` removes it"
         return Problem(f"{full} is damaged", help=hint)
     hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
@@ -258,9 +258,18 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
         return f"{ref.name}@{ref.version}: damaged: {', '.join(verdict.damaged)}"
     size = f"{counted(len(ref.files), 'file')}, {human_bytes(ref.n_bytes)}"
     told = f"{ref.name}@{ref.version}: {size}: right"
+    if not verdict.is_stated:
+        told = f"{told} by the digests in the store; {_stated_instead(verdict)}"
     if verdict.difference is not None:
         return f"{told}; outputs within {verdict.difference:.1e} (allowed: {verdict.tolerance:.1e})"
     return f"{told}; no fingerprint is known" if fingerprint else told
+
+
+def _stated_instead(verdict: Verdict) -> str:
+    name = verdict.ref.name
+    if verdict.stated is None:
+        return f"no registry states digests of {name}"
+    return f"the registry states {name}@{verdict.stated}"
 
 
 @click.command()

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zoo.store.collecting import restored
-from zoo.store.files import Store, damaged
-from zoo.store.lookup import is_pulled
-from zoo.store.pretrained import find_pretrained
+from zoo.store.files import Store
 from zoo.store.refs import Ref
+from zoo.store.stated import not_as_stated, stated_now
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -18,13 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one model: the damaged files and, if a fingerprint was compared, the distance
-    of the outputs from it."""
+    """The result for one model.
+
+    Args:
+        ref: the model in the store.
+        stated: the version that the registry states; None if it states none.
+        damaged: the files that are not as the registry states; for a version that it does not
+            state, not as the store does.
+        difference: the distance of the outputs from the fingerprint, if it was compared.
+        tolerance: the allowed distance.
+    """
 
     ref: Ref
+    stated: str | None
     damaged: tuple[str, ...]
     difference: float | None = None
     tolerance: float | None = None
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether it is the version that `zoo pull` would download."""
+        return self.stated == self.ref.version
 
     @property
     def is_right(self) -> bool:
@@ -40,21 +52,24 @@ def verify(
     fingerprint: bool = False,
     on_bytes: Callable[[int], None] = lambda n: None,
 ) -> Verdict:
-    """Compare the files of a model with their digests, and, with `fingerprint`, its outputs with
-    its fingerprint, which only the version that the registry states has. `on_bytes` is called with
-    the number of bytes read since the last call.
+    """Compare the files of a model with the digests that the registry states, and, with
+    `fingerprint`, its outputs with its fingerprint. A version that the registry does not state is
+    compared with the digests in the store. `on_bytes` is called with the number of bytes read since
+    the last call.
 
     Raises:
-        ZooError: the model cannot be built or loaded.
+        ZooError: the model's file in the registry is wrong, or the model cannot be built or loaded.
     """
-    wrong = tuple(damaged(restored(store, ref), ref.files, on_bytes))
-    is_stated = fingerprint and is_pulled(ref, registry, store)
-    stated = find_pretrained(ref.name, registry) if is_stated else None
-    if wrong or stated is None or stated.manifest.fingerprint is None:
-        return Verdict(ref, wrong)
+    now = stated_now(ref, registry, store)
+    model = now if now is not None and now.version == ref.version else None
+    version = None if now is None else now.version
+    wrong = not_as_stated(ref, model, store, on_bytes)
+    expected = None if model is None else model.manifest.fingerprint
+    if wrong or not fingerprint or expected is None:
+        return Verdict(ref, version, wrong)
     from zoo.loading import load  # here: comparing files does without torch
     from zoo.publishing.fingerprints import difference
 
-    expected = stated.manifest.fingerprint
-    model = load(store.snapshot(ref.files), registry=registry)
-    return Verdict(ref, wrong, difference(model, expected, ref.name), expected.tolerance)
+    loaded = load(store.snapshot(ref.files), registry=registry)
+    found = difference(loaded, expected, ref.name)
+    return Verdict(ref, version, wrong, found, expected.tolerance)

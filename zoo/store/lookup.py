@@ -9,6 +9,7 @@ from zoo.store.files import Store, StoreError, exists
 from zoo.store.first_use import with_trusted
 from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, versions
+from zoo.store.stated import is_of
 from zoo.weights.file import weights_path
 from zoo.wording import allowed, did_you_mean, quoted
 
@@ -28,7 +29,7 @@ def published(name: str, registry: Registry) -> Pretrained:
 
 def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
     """Return the ref of `name`, or of `name@version` with the start of a version; None if the
-    model of a bare name is not in the store.
+    model of a bare name is not in the store as the registry states it.
 
     Raises:
         StoreError: there is no such model, or not that version of it.
@@ -36,7 +37,8 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
     name, _, version = name.partition("@")
     if not version:
         model = with_trusted(published(name, registry), store, registry)
-        return read_ref(store, model.name, model.version) if model.is_pinned else None
+        ref = read_ref(store, model.name, model.version) if model.is_pinned else None
+        return ref if ref is not None and is_of(ref, model) else None
     found = stored(f"{name}@{version}", registry, store)
     if len(found) != 1:
         wrong = "several versions" if found else "no version"
@@ -52,12 +54,6 @@ def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
     `find_ref`."""
     ref = find_ref(name, registry, store)
     return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
-
-
-def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
-    """Return whether this is the version of its model that `zoo pull` would download."""
-    model = find_pretrained(ref.name, registry)
-    return model is not None and with_trusted(model, store, registry).version == ref.version
 
 
 def stored(name: str, registry: Registry, store: Store) -> list[Ref]:

@@ -16,11 +16,12 @@ from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import fetch, left_of, source_code
-from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
+from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
 from zoo.store.pretrained import File, Pretrained
 from zoo.store.refs import Ref, read_ref, write_ref
+from zoo.store.stated import is_of, not_as_stated
 from zoo.weights.file import changed_tensors
 from zoo.weights.reader import open_weights
 
@@ -63,7 +64,7 @@ def pull(
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
     ref = read_ref(store, model.name, model.version) if model.is_pinned else None
-    if ref is not None and not list(damaged(restored(store, ref), ref.files)):
+    if ref is not None and is_of(ref, model) and not not_as_stated(ref, model, store):
         return _checked_ref(store, ref)
     if model.source.remote and (variable := offline()):
         state = "not" if ref is None else "damaged"
