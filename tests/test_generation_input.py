@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -402,3 +404,40 @@ def test_more_beams_than_there_is_memory_for(size: int) -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
     with pytest.raises(InputError, match=r"beams do not fit into memory.*\n.*fewer beams"):
         zoo.generate(model, [[1]], max_new_tokens=2, method=zoo.Beam(size=size))
+
+
+def with_one_in_float32(name: str) -> Transformer:
+    """A decoder in bfloat16, but for one tensor."""
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "norm": "rms_norm"})
+    model.to(torch.bfloat16)
+    model.get_parameter(name).data = model.get_parameter(name).float()
+    return model
+
+
+RUNS: dict[str, Callable[[Transformer, Path], Any]] = {
+    "generate": lambda model, _: zoo.generate(model, [1, 2], max_new_tokens=1),
+    "stream": lambda model, _: list(zoo.stream(model, [1, 2], max_new_tokens=1)),
+    "run": lambda _, path: zoo.TextModel.load(path).run(["1 2"]),
+}
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_tensors_of_several_dtypes_that_cannot_be_computed_with(how: str, tmp_path: Path) -> None:
+    name = "decoder.layers.0.ffn.down_proj.weight"
+    model = with_one_in_float32(name)
+    zoo.save(model, tmp_path / "m")
+    with pytest.raises(WeightsError) as error:
+        RUNS[how](model, tmp_path / "m")
+    n_others = len(model.spec.tensors) - 1
+    assert f": {n_others} tensors BF16, but `{name}` F32\n" in str(error.value)
+    assert str(error.value).startswith("error: m cannot compute with tensors of several dtypes (")
+    assert '`--dtype float32`, or in Python `dtype="float32"`' in str(error.value)
+    assert zoo.TextModel.load(tmp_path / "m", dtype="float32").run(["1 2"])
+
+
+def test_tensors_of_several_dtypes_that_can_be_computed_with() -> None:
+    """A norm is computed in float32 anyway."""
+    model = with_one_in_float32("decoder.norm.weight")
+    (found,) = zoo.generate(model, [1, 2], max_new_tokens=3)
+    (rounded,) = zoo.generate(model.to(torch.bfloat16), [1, 2], max_new_tokens=3)
+    assert found.ids == rounded.ids  # its weight is 1, which bfloat16 has

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
+
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.weights.held_tensors import FLOATS
-from zoo.wording import did_you_mean, quoted
+from zoo.weights.held_tensors import DTYPES, FLOATS
+from zoo.wording import counted, did_you_mean, quoted
 
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS.values()}
 
@@ -27,3 +30,33 @@ def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
         *others, last = map(str, _NAMES.values())
         raise TypeError(f"a model's dtype is {', '.join(others)} or {last}, not {dtype!r}")
     return dtype
+
+
+def dtypes_of(tensors: Mapping[str, torch.Tensor]) -> dict[torch.dtype, list[str]]:
+    """Return the names of the floating-point tensors of each dtype, sorted, the most frequent dtype
+    first."""
+    found: dict[torch.dtype, list[str]] = {}
+    for name, tensor in sorted(tensors.items()):
+        if tensor.is_floating_point():
+            found.setdefault(tensor.dtype, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def several_dtypes(found: Mapping[torch.dtype, list[str]], message: str) -> Problem:
+    """Return the problem of tensors of several dtypes, as returned by `dtypes_of`, where one is
+    needed; `message` begins its text."""
+    usual, *others = found
+    told = [
+        f"{quoted(found[dtype][0])}{_and_others(len(found[dtype]) - 1)} {DTYPES[dtype]}"
+        for dtype in others
+    ]
+    number = counted(len(found[usual]), "tensor")
+    wide = str(reduce(torch.promote_types, found)).removeprefix("torch.")
+    return Problem(
+        f"{message}: {number} {DTYPES[usual]}, but {', '.join(told)}",
+        help=f'load it in one dtype: `--dtype {wide}`, or in Python `dtype="{wide}"`',
+    )
+
+
+def _and_others(n: int) -> str:
+    return f" and {counted(n, 'other')}" if n else ""

@@ -1,4 +1,4 @@
-"""Evaluation mode while a model generates, also when several threads use the model at once."""
+"""Evaluation mode while a model computes, also when several threads use the model at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from threading import Lock
 from weakref import WeakKeyDictionary
 
 from torch import nn
+
+from zoo.dtypes import dtypes_of, several_dtypes
+from zoo.errors import WeightsError
+from zoo.transformer import Transformer
+from zoo.weights.held_tensors import stored
 
 
 @dataclass(slots=True)
@@ -25,17 +30,25 @@ _lock = Lock()
 
 
 @contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
+def evaluating(*models: Transformer) -> Iterator[None]:
     """Put models into evaluation mode; afterwards restore the mode of every module.
 
     The mode belongs to the model and not to a thread. So the last of several concurrent blocks
     restores it: if an earlier one did, it would switch on dropout in the others.
+
+    Raises:
+        WeightsError: torch cannot compute with tensors of several dtypes, as a model has them.
     """
     block = object()
     try:
         for model in models:
             _enter(model, block)
         yield
+    except RuntimeError as error:
+        if "type" in str(error):
+            for model in models:
+                _check_dtypes(model, error)
+        raise
     finally:
         # A KeyboardInterrupt may come anywhere. If one cut this short, the model would stay in
         # evaluation mode, and later training would be without dropout.
@@ -44,6 +57,14 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
         except BaseException:
             _leave(models, block)
             raise
+
+
+def _check_dtypes(model: Transformer, error: RuntimeError) -> None:
+    """Raise `WeightsError` if the error of torch is one of dtypes: if the model has several."""
+    if len(found := dtypes_of(stored(model))) > 1:
+        reason = str(error).partition("\n")[0]
+        message = f"{model.spec.name} cannot compute with tensors of several dtypes ({reason})"
+        raise WeightsError(several_dtypes(found, message)) from error
 
 
 def _enter(model: nn.Module, block: object) -> None:
