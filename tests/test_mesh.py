@@ -508,6 +508,22 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "`decoder.layers.1.self_attn.q_proj` has 5 heads or hidden units" in one
 
 
+def test_a_layer_of_several_dtypes_is_not_spread(two: Ranks, tmp_path: Path) -> None:
+    """FSDP2 would fail at the first use. Of tensor parallelism, each tensor is by itself."""
+    model = zoo.build(DECODER).to(torch.bfloat16)
+    norm = "decoder.layers.1.ffn.pre_norm.weight"
+    model.get_parameter(norm).data = model.get_parameter(norm).float()
+    zoo.save(model, tmp_path / "mixed")
+    one, other = two(tasks.refused, FSDP, [tmp_path / "mixed"], {})
+    assert one == other
+    n_others = sum(name.startswith("decoder.layers.1.") for name in model.spec.tensors) - 1
+    told = f"has several dtypes: {n_others} tensors BF16, but `{norm}` F32\n"
+    assert f"error: along `fsdp`, `decoder.layers.1` is fetched as one, and {told}" in one
+    assert '`--dtype float32`, or in Python `dtype="float32"`' in one
+    for mesh, options in ((FSDP, {"dtype": "float32"}), (TP, {})):
+        assert two(tasks.refused, mesh, [tmp_path / "mixed"], options) == ["nothing"] * 2
+
+
 def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:
     path = saved(tmp_path, DECODER)
     for message in two(tasks.refused_to_save, path, FSDP, tmp_path / "again"):

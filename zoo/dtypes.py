@@ -32,18 +32,18 @@ def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return dtype
 
 
-def dtypes_of(tensors: Mapping[str, torch.Tensor]) -> dict[torch.dtype, list[str]]:
-    """Return the names of the floating-point tensors of each dtype, sorted, the most frequent dtype
+def by_dtype(dtypes: Mapping[str, torch.dtype]) -> dict[torch.dtype, list[str]]:
+    """Return the names of the tensors of each floating-point dtype, sorted, the most frequent dtype
     first."""
     found: dict[torch.dtype, list[str]] = {}
-    for name, tensor in sorted(tensors.items()):
-        if tensor.is_floating_point():
-            found.setdefault(tensor.dtype, []).append(name)
+    for name, dtype in sorted(dtypes.items()):
+        if dtype.is_floating_point:
+            found.setdefault(dtype, []).append(name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def several_dtypes(found: Mapping[torch.dtype, list[str]], message: str) -> Problem:
-    """Return the problem of tensors of several dtypes, as returned by `dtypes_of`, where one is
+    """Return the problem of tensors of several dtypes, as returned by `by_dtype`, where one is
     needed; `message` begins its text."""
     usual, *others = found
     told = [

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from zoo.dtypes import dtypes_of, several_dtypes
+from zoo.dtypes import by_dtype, several_dtypes
 from zoo.errors import WeightsError
 from zoo.transformer import Transformer
 from zoo.weights.held_tensors import stored
@@ -61,7 +61,8 @@ def evaluating(*models: Transformer) -> Iterator[None]:
 
 def _check_dtypes(model: Transformer, error: RuntimeError) -> None:
     """Raise `WeightsError` if the error of torch is one of dtypes: if the model has several."""
-    if len(found := dtypes_of(stored(model))) > 1:
+    found = by_dtype({name: tensor.dtype for name, tensor in stored(model).items()})
+    if len(found) > 1:
         reason = str(error).partition("\n")[0]
         message = f"{model.spec.name} cannot compute with tensors of several dtypes ({reason})"
         raise WeightsError(several_dtypes(found, message)) from error

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
+from zoo.dtypes import by_dtype, several_dtypes
+from zoo.errors import Place, WeightsError
 from zoo.sharding.cutting import cut
 from zoo.sharding.mesh import meshes_of
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import stored
 
 
 def shard(model: Transformer, mesh: DeviceMesh) -> None:
@@ -39,6 +43,38 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
         # The rest is one group, so that tied tables are fetched together and stay one tensor.
         fully_shard(model, mesh=meshes.data)
         reach_methods(model)
+
+
+def check_dtypes(
+    model: Transformer, dtypes: Mapping[str, torch.dtype], mesh: DeviceMesh, where: Place
+) -> None:
+    """Check that the parameters that FSDP2 fetches together, those of a layer or of the rest, are
+    to have one dtype, without which it computes nothing.
+
+    Args:
+        model: a meta-built model.
+        dtypes: the dtype that each of its tensors will have, by stored name.
+        mesh: the processes over which the model is to be spread.
+        where: the weights.
+
+    Raises:
+        WeightsError: they have several.
+        ZooError: the mesh has unknown dimensions.
+    """
+    if meshes_of(mesh).data is None:
+        return
+    layers = list(model.spec.layout.layers())
+    groups: dict[str, dict[str, torch.dtype]] = {}
+    for name, tensor in stored(model).items():
+        if isinstance(tensor, nn.Parameter):
+            layer = next((layer for layer in layers if name.startswith(f"{layer}.")), "")
+            groups.setdefault(layer, {})[name] = dtypes[name]
+    for layer, group in groups.items():
+        if len(found := by_dtype(group)) > 1:
+            what = f"`{layer}`" if layer else "what is in no layer"
+            message = f"along `fsdp`, {what} is fetched as one, and has several dtypes"
+            problem = several_dtypes(found, message)
+            raise WeightsError(problem._replace(place=where))
 
 
 def reach_methods(model: Transformer) -> None:

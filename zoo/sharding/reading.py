@@ -13,7 +13,7 @@ from zoo.errors import Place
 from zoo.initial import fill_initial
 from zoo.sharding.filling import fill_shares
 from zoo.sharding.mesh import place_in
-from zoo.sharding.model import shard
+from zoo.sharding.model import check_dtypes, shard
 from zoo.sharding.parts import local
 from zoo.sharding.shares import Run, runs_of
 from zoo.transformer import Transformer
@@ -47,14 +47,15 @@ def load_shares(
 
     Raises:
         WeightsError: a file cannot be read, was written to meanwhile, or does not have the bytes
-            of its records.
+            of its records; or as `check_dtypes`.
         ZooError: as `shard`.
     """
+    records, where = weights.header.records, Place(str(weights.path))
+    dtypes = {name: dtype_in_model(record, dtype) for name, record in records.items()}
+    check_dtypes(model, dtypes, mesh, where)
     shard(model, mesh)
     shares = {
-        name: torch.empty_like(
-            tensor, dtype=dtype_in_model(weights.header.records[name], dtype), device=device
-        )
+        name: torch.empty_like(tensor, dtype=dtypes[name], device=device)
         for name, tensor in stored(model).items()
     }
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -63,7 +64,7 @@ def load_shares(
     changed = _changed(weights, names, mesh) if verify else []
     weights.check_unchanged()
     if changed:
-        raise changed_tensors(changed, Place(str(weights.path)))
+        raise changed_tensors(changed, where)
     left = {name: share for name, share in shares.items() if name not in names}
     fill_shares(left, partial(fill_initial, spec=model.spec))
     return shares
