@@ -90,6 +90,34 @@ def test_tensors_of_several_widths_are_aligned(tmp_path: Path) -> None:
     assert all(start % width == 0 for width, start in starts)
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("stated", ["bfloat16", "float16"])  # the latter of files in bfloat16
+def test_the_dtype_of_the_configuration_is_that_of_the_tensors(
+    key: str, stated: str, model: Path, tmp_path: Path
+) -> None:
+    """Or `transformers` would round them."""
+    LlamaForCausalLM.from_pretrained(tmp_path / "source").bfloat16().save_pretrained(
+        tmp_path / "half"
+    )
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert config.pop("dtype") == "bfloat16"
+    (tmp_path / "half" / "config.json").write_text(json.dumps({key: stated, **config}))
+    import_folder(tmp_path / "half", tmp_path / "other")
+    export_folder(tmp_path / "other", tmp_path / "same")
+    before, after = ((tmp_path / name / "config.json").read_bytes() for name in ("half", "same"))
+    assert after == before
+
+    changed = zoo.load(tmp_path / "other", dtype="float32")
+    with torch.no_grad():
+        changed.decoder.norm.weight += 1e-4  # less than bfloat16 tells from 1
+    zoo.save(changed, tmp_path / "changed")
+    export_folder(tmp_path / "changed", tmp_path / "back")
+    told = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert told == {key: "float32", **config}
+    found = LlamaForCausalLM.from_pretrained(tmp_path / "back", dtype="auto")
+    assert torch.equal(found.model.norm.weight, changed.decoder.norm.weight)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -12,12 +12,20 @@ import torch
 from pydantic import ValidationError
 
 from zoo.atomic import new_folder
+from zoo.dtypes import by_dtype
 from zoo.errors import Place, Problem, WeightsError, checked_output
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import with_rules
 from zoo.families.new_head import origin_with_head
-from zoo.families.origin import Origin, check_companions, read_companions, write_companions
+from zoo.families.origin import (
+    Origin,
+    check_companions,
+    dtype_key,
+    read_companions,
+    stated_dtype,
+    write_companions,
+)
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.sentence import dense_rules
@@ -156,12 +164,18 @@ def _unlabelled(spec: ModelSpec) -> ModelSpec:
 
 
 def _config(model: Transformer, origin: Origin) -> str:
-    """The text of config.json, with the names of the classes that the spec states, if it does."""
+    """The text of config.json, with the names of the classes that the spec states, if it does, and
+    with the dtype of the tensors, to which `transformers` would cast them, if it has changed."""
+    data: dict[str, Any] = json.loads(origin.config)
+    changes: dict[str, Any] = {}
     classes = model.spec.model.classes
-    if classes is None or classes.labels is None:
-        return origin.config
-    data = json.loads(origin.config) | written_names(classes.labels)
-    return json.dumps(data, indent=2) + "\n"
+    if classes is not None and classes.labels is not None:
+        changes |= written_names(classes.labels)
+    key, stated = dtype_key(data), stated_dtype(data)
+    usual = next(iter(by_dtype({name: one.dtype for name, one in stored(model).items()})))
+    if stated is not None and DTYPES[usual] != (origin.dtype or stated):
+        changes[key] = str(usual).removeprefix("torch.")
+    return json.dumps(data | changes, indent=2) + "\n" if changes else origin.config
 
 
 def _check_zeros(model: Transformer, plan: Plan, where: Place) -> None:

@@ -25,6 +25,7 @@ from zoo.families.origin import (
     Companion,
     Origin,
     read_companions,
+    stated_dtype,
     write_companions,
 )
 from zoo.families.plan import Plan, active_rules, make_plan
@@ -130,7 +131,10 @@ def plan_import(
     read = {key: tensor for key, tensor in tensors.items() if key not in idle}
     made = Import(spec, family, plan, read, origin, companions, where)
     _check_dtypes(made)
-    return made
+    usual = next(iter(made.dtypes))
+    if stated_dtype(file.data) in (None, usual):
+        return made
+    return replace(made, origin=origin.model_copy(update={"dtype": usual}))
 
 
 def import_folder(

@@ -59,7 +59,11 @@ def origin_with_head(
     scope = families.scope(family, parse_json(Path(CONFIG), config.encode()), frozenset(own))
     names = _names(spec, active_rules(scope), own)
     return Origin(
-        family=base.family, config=config, tensors=tuple(sorted(names)), files=dict(files)
+        family=base.family,
+        config=config,
+        dtype=base.dtype,
+        tensors=tuple(sorted(names)),
+        files=dict(files),
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.model_files import COMPANIONS
+from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
@@ -33,6 +34,9 @@ class Origin(BaseModel):
     config: str
     """The text of its config.json: as JSON inside the header, 1.0 would become 1. If its weights
     were quantized, without what says so."""
+    dtype: str | None = None
+    """The dtype of most of its tensors of floats, if it is not the one that its config.json states:
+    as a header calls it."""
     quantization: str | None = None
     """How its weights were quantized, of which the model has the floats that they stood for."""
     tensors: tuple[TensorName, ...]
@@ -49,6 +53,17 @@ class Origin(BaseModel):
         if taken := [n for n in self.files if n == CONFIG or n.endswith(".safetensors")]:
             raise ValueError(f"{taken[0]} is no file that comes along")
         return self
+
+
+def stated_dtype(config: Mapping[str, Any]) -> str | None:
+    """The dtype that a config.json states, as a header calls it; None if it states none."""
+    names = {str(dtype).removeprefix("torch."): name for name, dtype in FLOATS.items()}
+    return names.get(str(config.get(dtype_key(config))))
+
+
+def dtype_key(config: Mapping[str, Any]) -> str:
+    """The key under which a config.json states the dtype: that of older ones is `torch_dtype`."""
+    return "dtype" if "dtype" in config else "torch_dtype"
 
 
 @dataclass(frozen=True)
