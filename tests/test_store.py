@@ -1514,6 +1514,47 @@ def test_a_name_is_no_path(name: str, published: Path, refused: Refused) -> None
     assert "there is no published model" in refused("pull", name)
 
 
+@pytest.mark.parametrize(
+    ("names", "place", "message", "hint"),
+    [
+        (
+            '[default]\nsmall = "v1"\n[alias]\nwee = "small"\n',
+            "5:1",
+            "`small` is not the full name of a model, but another name for one",
+            "write the full name of a model, `small.v1`",
+        ),
+        (
+            '[alias]\nwee = "lil"\nlil = "wee"\n',
+            "3:1",
+            "`lil` is not the full name of a model, but another name for one",
+            "write the full name of a model",
+        ),
+        (
+            '[alias]\nwee = "smal.v1"\n',
+            "3:1",
+            "there is no model `smal.v1`",
+            "did you mean `small.v1`?",
+        ),
+    ],
+)
+def test_a_name_that_means_no_model(
+    names: str,
+    place: str,
+    message: str,
+    hint: str,
+    project: Path,
+    published: Path,
+    refused: Refused,
+) -> None:
+    (project / "models" / "names.toml").write_text(f"format = 1\n{names}")
+    for command in ("pull", "load"):
+        told = refused(command, "wee")
+        assert f"names.toml:{place}: error: {message}\n" in told
+        assert f"{hint}\n" in told
+    with pytest.raises(zoo.RegistryError, match=re.escape(message)):
+        zoo.load_registry().catalog.check()
+
+
 def test_names_are_listed_by_a_pattern(
     project: Path, published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.document import Document, read_document
 from zoo.errors import Place, Problem, RegistryError, in_order
@@ -25,6 +25,19 @@ NAMES_FILE = "names.toml"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _TABLES = ("default", "alias", "deprecated")
+
+
+class _Entry(NamedTuple):
+    """An entry of a `names.toml`: a name, and the full name that it means."""
+
+    table: str
+    name: str
+    full: str
+    document: Document
+
+    @property
+    def place(self) -> Place:
+        return self.document.place((self.table, self.name))
 
 
 class Catalog:
@@ -41,10 +54,13 @@ class Catalog:
         architecture alone, an alias or a deprecated name.
 
         Raises:
-            RegistryError: two folders have a model of that name, its file is a link, or a folder
-                cannot be read.
+            RegistryError: two folders have a model of that name, its file is a link, a folder
+                cannot be read, or `names.toml` says that the name means a model that there is not.
         """
-        return self._own_file(self.full_name(name))
+        found = self._own_file(self.full_name(name))
+        if found is None and (entries := [entry for entry in self._entries if entry.name == name]):
+            raise RegistryError(self._leads_nowhere(entries[-1]))
+        return found
 
     def full_name(self, name: str) -> str:
         """Resolve an architecture alone, an alias or a deprecated name; return others unchanged."""
@@ -79,20 +95,18 @@ class Catalog:
 
     @cached_property
     def _deprecated(self) -> Mapping[str, str]:
-        return {name: full for table, name, full in self._entries if table == "deprecated"}
+        return {entry.name: entry.full for entry in self._entries if entry.table == "deprecated"}
 
     @cached_property
     def _full_names(self) -> Mapping[str, str]:
         """The full name behind each architecture, alias and deprecated name."""
-        return {name: full for _, name, full in self._entries}
+        return {entry.name: entry.full for entry in self._entries}
 
     @cached_property
-    def _entries(self) -> list[tuple[str, str, str]]:
-        return [entry for document in self._names_files() for entry in _read_names(document)]
-
-    def _names_files(self) -> Iterator[Document]:
-        paths = (folder / NAMES_FILE for folder in self.folders)
-        return (read_document(_no_link(path)) for path in paths if _is_file(path))
+    def _entries(self) -> list[_Entry]:
+        paths = [folder / NAMES_FILE for folder in self.folders]
+        documents = [read_document(_no_link(path)) for path in paths if _is_file(path)]
+        return [entry for document in documents for entry in _read_names(document)]
 
     def check(self) -> None:
         """Check every entry of `names.toml` against the files.
@@ -102,16 +116,25 @@ class Catalog:
         """
         names = self.names()
         problems: list[Problem] = []
-        for document in self._names_files():
-            for table, name, full in _read_names(document):
-                place = document.place((table, name))
-                if full not in names:
-                    message = f"there is no model {quoted(full)}"
-                    problems.append(Problem(message, place, did_you_mean(full, names)))
-                if name in names:
-                    problems.append(Problem(f"{quoted(name)} is a model itself", place))
+        for entry in self._entries:
+            if entry.full not in names:
+                problems.append(self._leads_nowhere(entry))
+            if entry.name in names:
+                problems.append(Problem(f"{quoted(entry.name)} is a model itself", entry.place))
         if problems:
             raise RegistryError(in_order(problems))
+
+    def _leads_nowhere(self, entry: _Entry) -> Problem:
+        """Return the problem that an entry of `names.toml` names no model."""
+        names, full = self.names(), entry.full
+        if full not in self._full_names:
+            message = f"there is no model {quoted(full)}"
+            return Problem(message, entry.place, did_you_mean(full, names))
+        hint = "names are not followed further: write the full name of a model"
+        if self.full_name(full) in names:
+            hint = f"{hint}, {quoted(self.full_name(full))}"
+        message = f"{quoted(full)} is not the full name of a model, but another name for one"
+        return Problem(message, entry.place, hint)
 
 
 def _no_link(path: Path) -> Path:
@@ -157,10 +180,10 @@ def model_of(file_name: str) -> str | None:
     return None
 
 
-def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
-    """Yield the entries of a `names.toml` as (table, name, full name)."""
+def _read_names(document: Document) -> Iterator[_Entry]:
+    """Yield the entries of a `names.toml`."""
     problems = list(document.problems)
-    entries: list[tuple[str, str, str]] = []
+    entries: list[_Entry] = []
     written = document.data.get("format")
     if type(written) is not int or written != FORMAT:
         place = document.place(("format",), value=True)
@@ -178,7 +201,8 @@ def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
             if message := _wrong(table, name, value):
                 problems.append(Problem(message, document.place((table, name), value=True)))
             else:
-                entries.append((table, name, f"{name}.{value}" if table == "default" else value))
+                full = f"{name}.{value}" if table == "default" else value
+                entries.append(_Entry(table, name, full, document))
     if problems:
         raise RegistryError(in_order(problems))
     yield from entries

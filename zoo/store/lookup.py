@@ -19,11 +19,9 @@ def published(name: str, registry: Registry) -> Pretrained:
     none."""
     model = find_pretrained(name, registry)
     if model is None:
-        full = registry.catalog.full_name(name)
-        meant = f", which is what {quoted(name)} means" if full != name else ""
-        known = set(registry.catalog.known()) - {name}
-        hint = did_you_mean(full, known, "`zoo list models` lists the models")
-        raise StoreError(Problem(f"there is no published model {quoted(full)}{meant}", help=hint))
+        known = registry.catalog.known()
+        hint = did_you_mean(name, known, "`zoo list models` lists the models")
+        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
     return model
 
 
