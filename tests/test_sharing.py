@@ -174,7 +174,7 @@ def test_the_licence_is_that_of_the_card_unless_it_is_given(
 ) -> None:
     built(project / "model")
     for card, reason in (
-        (None, "says no `license`"),
+        (None, "error: `model` has no README.md that says the `license` of the weights"),
         ("# Mine\n", "says no `license`"),
         ("---\nlicense:\n---\n", "says no `license`"),
         ("---\nlicense: [mit, isc]\n---\n", "says no `license`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -103,7 +104,10 @@ def _license(stated: str | None, folder: Path) -> str:
     hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
     license = stated_license(folder / CARD_NAME) if stated is None else stated
     if license is None:
-        message = f"{quoted(folder / CARD_NAME)} says no `license` of the weights"
+        card = folder / CARD_NAME
+        message = f"{quoted(card)} says no `license` of the weights"
+        if not os.path.lexists(card):
+            message = f"{quoted(folder)} has no {CARD_NAME} that says the `license` of the weights"
         raise StoreError(Problem(message, help=hint))
     if not license.strip():
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
