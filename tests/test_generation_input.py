@@ -326,12 +326,17 @@ def test_lengths_whose_powers_are_infinite(alpha: float) -> None:
 
 def test_all_that_is_wrong_with_a_method_is_told() -> None:
     wrong: dict[str, Any] = {"length_formula": "gmnt", "length_penality": 1.0}
+    wrong["early_stopping"] = "Never"
     with pytest.raises(InputError) as caught:
         zoo.Beam(**wrong)
     assert [(one.message, one.help) for one in caught.value.problems] == [
         (
             "`length_formula` must be one of `power`, `gnmt`, not the string `gmnt`",
             "did you mean `gnmt`?",
+        ),
+        (
+            "`early_stopping` must be `true` or `false` or `never`, not the string `Never`",
+            "did you mean `never`?",
         ),
         ("zoo.Beam has no `length_penality`", "did you mean `length_penalty`?"),
     ]

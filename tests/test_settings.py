@@ -343,7 +343,11 @@ def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
         ({"bad_words_ids": [[3, 77]]}, "`bad_words_ids` holds the id 77, which is outside"),
         ({"suppress_tokens": [3, 78]}, "`suppress_tokens` holds the id 78, which is outside"),
         ({"begin_suppress_tokens": [79]}, "`begin_suppress_tokens` holds the id 79, which is"),
-        ({"num_beams": 2, "early_stopping": "late"}, "cannot be read: `early_stopping` must be"),
+        (
+            {"num_beams": 2, "early_stopping": "Never"},
+            "`early_stopping` must be `true` or `false` or `never`, not the string `Never`",
+        ),
+        ({"eos_token_id": [3, -1]}, "`eos_token_id` must be at least 0, not the integer `-1`"),
         ({"bad_words_ids": [[]]}, "`bad_words_ids` must have at least 1 item, not 0"),
         ({"temperature": 0}, "`temperature` must be at least 0.000001, not the float `0.0`"),
         ({"temperature": "warm"}, "cannot be read: `temperature` must be a number, not the string"),

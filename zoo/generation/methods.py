@@ -14,9 +14,11 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
+from zoo.document import KeyPath
 from zoo.errors import InputError, Problem
-from zoo.value_errors import nearest_literal, value_message
+from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import did_you_mean, quoted
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -65,14 +67,18 @@ class Method(BaseModel):
             return handler(values)
         except ValidationError as error:
             problems: list[Problem] = []
+            by_path: dict[KeyPath, list[ErrorDetails]] = {}
             for details in error.errors(include_url=False):
-                name = str(details["loc"][0])
-                if details["type"] == "extra_forbidden":
+                by_path.setdefault(path_in(values, details["loc"]), []).append(details)
+            for (name, *_), same in by_path.items():
+                if same[0]["type"] == "extra_forbidden":
                     message = f"zoo.{cls.__name__} has no {quoted(name)}"
-                    problems.append(Problem(message, help=did_you_mean(name, cls.model_fields)))
+                    problems.append(
+                        Problem(message, help=did_you_mean(str(name), cls.model_fields))
+                    )
                 else:
-                    message = f"`{name}` {value_message(details)}"
-                    problems.append(Problem(message, help=nearest_literal([details])))
+                    message = f"`{name}` {value_message(*same)}"
+                    problems.append(Problem(message, help=nearest_literal(same)))
             raise InputError(problems) from None
 
     @property
