@@ -235,7 +235,9 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
         name for name, neutral in UNSUPPORTED.items() if values.get(name) not in (None, neutral)
     ]
     changes: dict[str, Any] = {"read_from": str(path)}
-    if isinstance(found.forced_eos_token_id, list):  # as `transformers` chooses among equal scores
+    # Of several, `transformers` gives all the same score: its greedy search takes the least, its
+    # sampling draws one, and its beams have whichever `torch.topk` finds first.
+    if isinstance(found.forced_eos_token_id, list):
         changes["forced_eos_token_id"] = min(found.forced_eos_token_id, default=None)
     if not has_source:
         changes["forced_bos_token_id"] = None
