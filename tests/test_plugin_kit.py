@@ -375,6 +375,51 @@ def test_what_ships_can_be_built_upon(tmp_path: Path) -> None:
     check_plugin("builder", "mine", registry=registry)
 
 
+INDENTED = '''
+from pydantic import model_validator
+
+from zoo.component import contradiction
+from zoo_components.norm import RmsNorm
+
+if True:
+
+    class Bounded(RmsNorm):
+        """An RMS norm with a bound
+that is not the default."""
+
+        bound: float = 1.0
+
+        @model_validator(mode="after")
+        def _check(self):
+            if self.bound > 5.0:
+                raise contradiction("too large", "{key}")
+            return self
+'''
+
+
+def bounded(folder: Path, key: str) -> Path:
+    """A project whose norm `bounded` raises a contradiction that points at a key."""
+    (folder / "mine.py").write_text(INDENTED.replace("{key}", key))
+    return project(folder, 'format = 1\n[norm]\nbounded = "mine.py:Bounded"\n')
+
+
+def test_a_class_may_stand_inside_an_if(tmp_path: Path) -> None:
+    """Also with a string that begins at the margin."""
+    check_plugin("norm", "bounded", registry=bounded(tmp_path, "bound"))
+
+
+def test_a_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:
+    registry = bounded(tmp_path, "bond")
+    number = (
+        (tmp_path / "mine.py")
+        .read_text()
+        .splitlines()
+        .index('                raise contradiction("too large", "bond")')
+    )
+    with pytest.raises(AssertionError, match=rf"mine\.py:{number + 1}\n.*did you mean `bound`"):
+        check_plugin("norm", "bounded", registry=registry)
+
+
 def test_check_plugin_raises_with_the_table(tmp_path: Path) -> None:
     registry = project(tmp_path)
     break_template(registry, "half", BROKEN["half"])

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
-from textwrap import dedent
 from typing import Annotated, Any, TypeVar, get_args
 
 import torch
@@ -70,14 +69,26 @@ def _keys_of_contradictions(cls: type[Plugin]) -> Iterator[tuple[str, str]]:
     """Yield the keys that are written in the calls of `contradiction` in a class, with their
     places."""
     try:
-        lines, first = inspect.getsourcelines(cls)
+        lines, above = inspect.findsource(cls)
     except OSError:
         return  # made without a file
-    for call in ast.walk(ast.parse(dedent("".join(lines)))):
+    # The whole file: the lines of a class inside an `if` or a function are no Python by themselves.
+    own = next(found for found in _classes("".join(lines)) if _first_line(found) == above + 1)
+    for call in ast.walk(own):
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("contradiction"):
             for key in call.args[1:]:
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, f"{inspect.getfile(cls)}:{first + key.lineno - 1}"
+                    yield key.value, f"{inspect.getfile(cls)}:{key.lineno}"
+
+
+def _classes(text: str) -> Iterator[ast.ClassDef]:
+    """Yield the classes that a file of Python defines."""
+    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+
+
+def _first_line(found: ast.ClassDef) -> int:
+    """Return the number of the line that a class begins at, with its decorators."""
+    return min([found.lineno, *(decorator.lineno for decorator in found.decorator_list)])
 
 
 def _all_keys(registry: Registry) -> set[str]:
