@@ -420,6 +420,21 @@ def test_a_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:
         check_plugin("norm", "bounded", registry=registry)
 
 
+def test_a_contradiction_may_name_a_key_of_another_component_of_the_project(
+    tmp_path: Path,
+) -> None:
+    """Its file is not run for this: other components may be in the making."""
+    registry = bounded(tmp_path, "towers_wide")
+    with pytest.raises(AssertionError, match="the key `towers_wide`, which no component has"):
+        check_plugin("norm", "bounded", registry=registry)
+    tower = "from zoo.slots import Block\n\n\nclass Tower(Block):\n    towers_wide: int = 1\n"
+    (tmp_path / "tower.py").write_text(f"raise SystemExit\n{tower}")
+    (tmp_path / "not_yet.py").write_text("class Tower(")
+    with registry.open("a") as file:
+        file.write('[block]\ntower = "tower.py:Tower"\nnot_yet = "not_yet.py:Tower"\n')
+    check_plugin("norm", "bounded", registry=registry)
+
+
 def test_check_plugin_raises_with_the_table(tmp_path: Path) -> None:
     registry = project(tmp_path)
     break_template(registry, "half", BROKEN["half"])

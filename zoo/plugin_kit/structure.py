@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import torch
@@ -92,14 +93,25 @@ def _first_line(found: ast.ClassDef) -> int:
 
 
 def _all_keys(registry: Registry) -> set[str]:
-    """Return the fields of the components of packages, any of which may be around the one that
-    names a key. Other files of a project, which may be in the making, are not run for this."""
+    """Return the fields of all components, any of which may be around the one that names a key. The
+    files of a project, which may be in the making, are not run for this but read: all that the
+    bodies of their classes annotate counts."""
     found: set[str] = set()
+    files: set[Path] = set()
     for slot, kinds in registry.plugins.items():
         for kind, entry in kinds.items():
-            if not entry.target.rpartition(":")[0].endswith(".py"):
+            where = entry.target.rpartition(":")[0]
+            if where.endswith(".py"):
+                files.add(entry.folder / where)
+            else:
                 with suppress(ZooError):  # skip plugins that cannot be loaded
                     found.update(fields_of(registry.plugin(slot, kind)))
+    for file in files:
+        with suppress(OSError, SyntaxError, ValueError):  # skip what is no file of Python
+            for cls in _classes(file.read_text("utf-8")):
+                for line in cls.body:
+                    if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                        found.add(line.target.id)
     return found
 
 
