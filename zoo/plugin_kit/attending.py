@@ -14,6 +14,7 @@ from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
     MEMORY_LENGTH,
+    SAME,
     Driver,
     PromiseError,
     Tensors,
@@ -257,7 +258,7 @@ class AttendingDriver(Driver):
             message = describe_failure(f"a call {told}", error).message
             raise PromiseError(f"{message}\n{_OWN_POSITIONS}") from None
         for row in range(BATCH):
-            if not close(together[row : row + 1], called(row), 1e-9):
+            if not close(together[row : row + 1], called(row), SAME):
                 raise PromiseError(
                     f"{told} a row has another output than alone, with its own\n{_OWN_POSITIONS}"
                 )
@@ -271,7 +272,7 @@ class AttendingDriver(Driver):
                 [self.attend(i, return_weights=asked, **options)[0] for i in (inputs, changed)]
                 for asked in (False, True)
             ]
-            return any(not close(one[:, queries], two[:, queries], 1e-9) for one, two in pairs)
+            return any(not close(one[:, queries], two[:, queries], SAME) for one, two in pairs)
 
         # Padding on either side: what reads earlier tokens alone never sees that on the right.
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
@@ -303,7 +304,7 @@ class AttendingDriver(Driver):
         if n_heads is not None:
             one, _ = self.attend(inputs, mask=mask)
             by_head, _ = self.attend(inputs, mask=mask.expand(-1, n_heads, -1, -1))
-            if not close(by_head, one, 1e-9):
+            if not close(by_head, one, SAME):
                 yield "a mask (batch, heads, query, key), the same for each head, is another"
         mask[:, :, 2] = False
         outputs = [

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 
 from zoo.errors import SpecError
-from zoo.plugin_kit.driver import PromiseError, close
+from zoo.plugin_kit.driver import SAME, PromiseError, close
 from zoo.plugin_kit.drivers import hosted
 from zoo.reading import read_spec
 from zoo.registry import Registry
@@ -32,7 +32,7 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
         }
         for what, change in changes.items():
             output = _output_with(spec, path, change, registry)
-            if plain is not None and output is not None and close(output, plain, 1e-9):
+            if plain is not None and output is not None and close(output, plain, SAME):
                 raise PromiseError(
                     f"{what} of the branch `{name}` changes nothing\n"
                     "help: x = out(skip_scale * x + residual_scale * post(f(pre(x))))"

@@ -16,6 +16,7 @@ from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
     MEMORY_LENGTH,
+    SAME,
     PromiseError,
     Tensors,
     close,
@@ -148,7 +149,7 @@ class ContinuingDriver(AttendingDriver):
             except Exception as error:
                 raise _failed(steps, error) from None
             real = slice(None) if seen is None else seen[rows, now]
-            if not close(found[real], whole[rows, now][real], 1e-9):
+            if not close(found[real], whole[rows, now][real], SAME):
                 raise PromiseError(
                     f"the output is another {steps.when}, although it is said to be incremental\n"
                     f"help: {steps.help}"
@@ -186,7 +187,7 @@ class ContinuingDriver(AttendingDriver):
                 raise
             except Exception as error:
                 raise _failed(steps, error) from None
-            if not close(found, whole[rows, at : at + 1], 1e-9):
+            if not close(found, whole[rows, at : at + 1], SAME):
                 raise PromiseError(f"the output is another {steps.when}\nhelp: {steps.help}")
 
     def _whole(self, inputs: Tensors, seen: torch.Tensor | None, positioned: bool) -> torch.Tensor:

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zoo.building import build
 from zoo.document import Document
 from zoo.layout import Cut
-from zoo.plugin_kit.driver import Driver, PromiseError, Tensors, close
+from zoo.plugin_kit.driver import SAME, Driver, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
@@ -31,7 +31,6 @@ from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 
-SAME = 1e-9
 TIMEOUT = timedelta(seconds=30)
 """Timeout for waiting for another process, which may have failed."""
 

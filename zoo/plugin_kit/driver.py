@@ -19,6 +19,8 @@ from zoo.transformer import Transformer
 Tensors = tuple[torch.Tensor, ...]
 BATCH, LENGTH, MEMORY_LENGTH = 2, 6, 5
 WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
+SAME = 1e-9
+"""Tolerance, relative to the largest value, for two ways to compute the same in float64."""
 
 
 class PromiseError(Exception):
@@ -190,12 +192,12 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
             f"{told}\nhelp: x may have any number of dimensions before the last"
         ) from None
     expect(f"the output for x ({sizes})", found, *shape, output.shape[-1])
-    if not close(found, output.reshape(*shape, output.shape[-1]), 1e-9):
+    if not close(found, output.reshape(*shape, output.shape[-1]), SAME):
         raise PromiseError(
             f"the same tokens have another output in a call with x ({sizes}) than in one with "
             f"x {tuple(x.shape)}\nhelp: {help}"
         )
-    if not close(module(x[:1, :1]), output[:1, :1], 1e-9):
+    if not close(module(x[:1, :1]), output[:1, :1], SAME):
         raise PromiseError(f"a token alone has another output than beside others\nhelp: {help}")
 
 
@@ -206,7 +208,7 @@ def expect_no_later(
     those of `other`. The network is in float64."""
     n_same = LENGTH // 2
     others = torch.cat([x[:, :n_same], other[:, n_same:]], 1)
-    if not close(network(others)[:, :n_same], network(x)[:, :n_same], 1e-9):
+    if not close(network(others)[:, :n_same], network(x)[:, :n_same], SAME):
         raise PromiseError(
             "a token has another output when later tokens are others\n"
             "help: what sees later tokens says so: its `looks_ahead` is True"

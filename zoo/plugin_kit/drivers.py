@@ -18,6 +18,7 @@ from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    SAME,
     WIDTH,
     Driver,
     PromiseError,
@@ -208,7 +209,7 @@ class FeedForwardDriver(Driver):
         network, x = self.model.part, self.inputs(torch.float64)[0]
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         without = network(x, mask=None)
-        if not close(network(x, mask=mask), without, 1e-9):
+        if not close(network(x, mask=mask), without, SAME):
             raise PromiseError(
                 "the output is another with a mask that hides nothing than without one"
             )
@@ -216,12 +217,12 @@ class FeedForwardDriver(Driver):
             seen = mask.clone()
             seen[:, hidden] = False
             one, other = (network(v, mask=seen)[seen] for v in (x, with_another(x, hidden)))
-            if not close(one, other, 1e-9):
+            if not close(one, other, SAME):
                 raise PromiseError(
                     "a token that the mask (batch, length) hides changes the output for others\n"
                     "help: what `takes_mask` leaves out of all sums what the mask hides"
                 )
-            if self.described.incremental and not close(one, without[seen], 1e-9):
+            if self.described.incremental and not close(one, without[seen], SAME):
                 raise PromiseError(
                     "a token has another output when the mask hides another token\n"
                     "help: a network that mixes tokens says so: its `incremental` is False"
@@ -234,7 +235,7 @@ class FeedForwardDriver(Driver):
 
 class HeadDriver(Driver):
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        further = {name: ids.to(inputs[0].device) for name, ids in self._ids().items()}
+        further = {name: given.to(inputs[0].device) for name, given in self._ids().items()}
         return (self.model.part(*inputs, **further),)
 
     def check(self, inputs: Tensors) -> None:
@@ -271,9 +272,9 @@ class HeadDriver(Driver):
             seen = mask.clone()
             seen[:, hidden] = False
             one, other = (head(states, mask=seen) for states in (x, with_another(x, hidden)))
-            if not close(one, other, 1e-9):
+            if not close(one, other, SAME):
                 yield "a token that the mask (batch, length) hides changes the output"
-        if not close(head(x, mask=mask), head(x, mask=None), 1e-9):
+        if not close(head(x, mask=mask), head(x, mask=None), SAME):
             yield "the output is another with a mask that hides nothing than without one"
         if not bool(head(x, mask=~mask).isfinite().all()):
             yield "a mask that hides everything gives NaN"

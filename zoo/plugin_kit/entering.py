@@ -12,6 +12,7 @@ import torch
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    SAME,
     WIDTH,
     Driver,
     PromiseError,
@@ -212,7 +213,7 @@ class EmbeddingDriver(Driver):
         whole = self.embed(x, torch.arange(LENGTH))
         for place in range(LENGTH):  # as generation calls: with the next token alone
             alone = self.embed(x[:, place : place + 1], torch.tensor([place]))
-            if not close(alone, whole[:, place : place + 1], 1e-9):
+            if not close(alone, whole[:, place : place + 1], SAME):
                 raise PromiseError(
                     "a token alone has another vector than beside others\n"
                     "help: an embedding that mixes tokens says so: its `incremental` is False"
@@ -226,8 +227,8 @@ class EmbeddingDriver(Driver):
             mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
             mask[:, hidden] = False
             one, other = (
-                self.embed(ids, torch.arange(self.length), mask)[mask]
-                for ids in (x, with_another(x, hidden))
+                self.embed(tokens, torch.arange(self.length), mask)[mask]
+                for tokens in (x, with_another(x, hidden))
             )
-            if not close(one, other, 1e-9):
+            if not close(one, other, SAME):
                 yield "a token that the mask (batch, length) hides changes the vectors of others"

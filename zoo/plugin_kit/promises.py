@@ -17,7 +17,7 @@ from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
-from zoo.plugin_kit.driver import Bare, PromiseError, Tensors, close
+from zoo.plugin_kit.driver import SAME, Bare, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.state import changes, state_of, values_of
 from zoo.reading import read_spec
@@ -33,8 +33,6 @@ Promise = Callable[[ModelSpec, Registry], None]
 N_BATCHES = 4
 """Number of batches, in at least one of which each parameter must get a gradient: a router may
 skip an expert."""
-SAME = 1e-9
-"""Tolerance, relative to the largest value, for two ways to compute the same in float64."""
 TINY = 1e-12
 """A relative change of the input that float64 resolves and float32 does not."""
 FLOAT32_ERROR = 1e-4

@@ -17,6 +17,7 @@ from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
     MEMORY_LENGTH,
+    SAME,
     Driver,
     PromiseError,
     Tensors,
@@ -107,7 +108,7 @@ class BuilderDriver(Driver):
             target = torch.tensor([[*start, *row.ids]])
             scores = self.model(*before, target)[0, len(start) - 1 : -1].log_softmax(-1)
             chosen = scores.gather(-1, target[0, len(start) :, None]).sum()
-            if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, 1e-9):
+            if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, SAME):
                 raise PromiseError(
                     "what `zoo.generate` scores is another than what a call with all tokens gives\n"
                     "help: a model whose tokens see later ones says so: "
@@ -131,7 +132,7 @@ class BuilderDriver(Driver):
             recorded = Tape(lambda: decoding.scores(token))
             for at in range(n_first, n_tokens):
                 token.copy_(target[:, at : at + 1])
-                if not close(recorded()[0], whole[at], 1e-9):
+                if not close(recorded()[0], whole[at], SAME):
                     raise PromiseError(
                         "the scores are others in a step that is recorded, for a CUDA graph\n"
                         "help: pass on `mask=cache.mask` and the positions that `cache.append` "
@@ -152,7 +153,7 @@ class BuilderDriver(Driver):
             one, other = (self.model(*i, **{f"{name}_mask": mask}) for i in (inputs, changed))
             if number == len(inputs) - 1 and one.dim() == 3:
                 one, other = (torch.cat([o[:, :1], o[:, 2:]], 1) for o in (one, other))
-            if not close(one, other, 1e-9):
+            if not close(one, other, SAME):
                 yield f"a token that `{name}_mask` hides changes the output at others"
             mask[:] = False
             if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
