@@ -1334,6 +1334,28 @@ BROKEN: Mapping[str, Broken] = {
         ("cuts",),
         "but what it is given is no part of what the whole model computes there",
     ),
+    "cut_loses_a_gradient": Broken(  # where there is a part of the 32 hidden units alone
+        "ffn",
+        {
+            **CUT,
+            RETURN: "x = self.up_proj(x).relu()\n"
+            "            x = x if x.shape[-1] == 32 else x.detach()\n"
+            "            output: torch.Tensor = self.down_proj(x)",
+        },
+        ("cuts",),
+        "there is no gradient of `part.up_proj.weight` in 2 processes, each with its parts",
+    ),
+    "cut_gives_nan": Broken(
+        "ffn",
+        {
+            **CUT,
+            RETURN: f"{RETURN}\n"
+            "            if self.up_proj(x).shape[-1] != 32:\n"
+            "                output = output * float('nan')",
+        },
+        ("cuts",),
+        "the output is another in 2 processes, each with its parts, than in one",
+    ),
     "cut_by_itself_and_not": Broken(
         "norm",
         {

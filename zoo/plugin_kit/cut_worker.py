@@ -88,9 +88,16 @@ def _compare(spec: ModelSpec, registry: Registry, mesh: DeviceMesh) -> None:
         module.register_forward_hook(partial(_check_output, name, cut))
     found = _outputs_and_gradients(shared, inputs)
     largest = max(float(tensor.detach().abs().max()) for tensor in expected.values())
-    for name, tensor in found.items():
-        # Relative to the largest of all: some gradients, such as that of a bias of keys, are 0.
-        if float((tensor - expected[name]).detach().abs().max()) > SAME * largest:
+    for name, tensor in expected.items():
+        if name not in found:
+            raise PromiseError(
+                f"there is no {name.removeprefix('the ')} in {mesh.size()} processes, each with "
+                f"its parts\nhelp: {_BETWEEN}"
+            )
+        # Relative to the largest of all: some gradients, such as that of a bias of keys, are 0. No
+        # comparison with NaN is true.
+        difference = float((found[name] - tensor).detach().abs().max())
+        if not difference <= SAME * largest:
             raise PromiseError(
                 f"{name} is another in {mesh.size()} processes, each with its parts, than in one\n"
                 f"help: {_BETWEEN}"
