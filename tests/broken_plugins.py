@@ -56,6 +56,13 @@ LOOKS_AHEAD = """
 """
 TAKES_MASK = {"x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)"}
 
+# In the template of `position`:
+BIASES = {
+    "embedded: ClassVar": "adds_bias: ClassVar",
+    "def embed(self, x: torch.Tensor, positions: torch.Tensor)": "def bias(self, queries: "
+    "torch.Tensor, keys: torch.Tensor, dtype: torch.dtype)",
+}
+
 # In the template of `embedding`:
 DROPOUT = "    dropout: Shared[Probability] = 0.0\n"
 IMAGES = """
@@ -555,9 +562,7 @@ BROKEN: Mapping[str, Broken] = {
     "position_bias_of_first_row": Broken(  # as a flipped row, whose distances are the same
         "position",
         {
-            "embedded: ClassVar": "adds_bias: ClassVar",
-            "def embed(self, x: torch.Tensor, positions: torch.Tensor)": "def bias(self, queries: "
-            "torch.Tensor, keys: torch.Tensor, dtype: torch.dtype)",
+            **BIASES,
             "return x + self.weight[positions]": "rows = [p.reshape(-1, p.shape[-1])[0] for p in "
             "(queries, keys)]\n"
             "            far = (rows[0][:, None] - rows[1]).abs().to(dtype)\n"
@@ -581,6 +586,18 @@ BROKEN: Mapping[str, Broken] = {
     "position_without_end": Broken(
         "position",
         {"return self.max_length": "return None"},
+        ("interface",),
+        "a call with position 99999 failed: IndexError",
+    ),
+    "position_of_near_keys": Broken(  # by a table of distances
+        "position",
+        {
+            **BIASES,
+            "return x + self.weight[positions]": "far = (queries[..., None] - keys[..., None, :])"
+            ".abs()\n"
+            "            return self.weight[far, :2].movedim(-1, -3)",
+            "return self.max_length": "return None",
+        },
         ("interface",),
         "a call with position 99999 failed: IndexError",
     ),

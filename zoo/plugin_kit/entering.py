@@ -94,14 +94,15 @@ class PositionDriver(Driver):
         return found if bias is None else {**found, "bias": bias}
 
     def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
-        """Raises PromiseError unless the scheme supports all positions up to the stated longest."""
+        """Raises PromiseError unless the scheme supports all positions up to the stated longest,
+        and the distances of the last ones to all others."""
         longest = self.described.longest
         end = FAR if longest is None else longest
         if end < LENGTH:
             return
-        positions = torch.arange(end - LENGTH, end)
+        positions = torch.arange(end)
         try:
-            self._results(x, heads, positions, positions)
+            self._results(x, heads, positions[-LENGTH:], positions)
         except Exception as error:
             told = describe_failure(f"a call with position {end - 1}", error).message
             says = "there is no end" if longest is None else f"there are {longest}"
