@@ -375,6 +375,97 @@ def test_what_ships_can_be_built_upon(tmp_path: Path) -> None:
     check_plugin("builder", "mine", registry=registry)
 
 
+def called(folder: Path, signature: str, states: str, *, more: str = "") -> Report:
+    """Check a builder whose `forward` takes these arguments, and returns this as its states."""
+    text = BUILT_UPON.replace("source, *, source_mask=None, return_attention=False", signature)
+    line = "x, maps = self.stack(source, mask=source_mask, return_weights=return_attention)"
+    assert line in text
+    text = text.replace(line, f"x, maps = {states}")
+    text = text.replace("    def layout", f"{more}    def layout").replace(
+        "def __init__",
+        """def mean(self, ids, mask, asked):
+                x, maps = self.stack(ids, mask=mask, return_weights=asked)
+                return x.mean(1), maps
+
+            def __init__""",
+    )
+    (folder / "mine.py").write_text(f"from zoo.purpose import Reading\n{text}")
+    registry = project(folder, 'format = 1\n[builder]\nmine = "mine.py:MyBuilder"\n')
+    [report] = check_plugins(["builder.mine"], layered(registry))
+    return report
+
+
+def reasons_of(report: Report) -> dict[str, str]:
+    return {check.name: check.reason for check in report.checks if check.ok is False}
+
+
+STATED = """\
+    @property
+    def reading(self):
+        return Reading(self.vocab)
+
+"""
+BOTH_STATED = """\
+    @property
+    def called_with(self):
+        return Reading(self.vocab), Reading(self.vocab, mask="target_mask")
+
+"""
+TWO = "query, document, *, source_mask=None, target_mask=None, return_attention=False"
+"""The masks of inputs that they are not named after."""
+
+
+def test_a_mask_that_a_reading_states_is_tested(tmp_path: Path) -> None:
+    """Whatever the name of the input is."""
+    signature = "ids, *, source_mask=None, return_attention=False"
+    unmasked = "self.mean(ids, source_mask, return_attention)"
+    found = reasons_of(called(tmp_path, signature, unmasked, more=STATED))
+    assert found == {"masks": "a token that `source_mask` hides changes the output at others"}
+
+
+def test_the_mask_of_each_input_is_tested(tmp_path: Path) -> None:
+    unmasked = "self.mean(document, target_mask, return_attention)"
+    found = reasons_of(called(tmp_path, TWO, unmasked, more=BOTH_STATED))
+    assert found == {"masks": "a token that `target_mask` hides changes the output at others"}
+
+
+def test_a_target_has_the_mask_of_targets() -> None:
+    """Where the inputs follow from how a model generates."""
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    vocabularies = {"source_vocab": 9, "target_vocab": 9}
+    spec = zoo.read_spec(
+        {"format": 1, "name": "m", "builder": "encoder_decoder", **sizes, **vocabularies}
+    )
+    assert [read.mask for read in spec.model.called_with] == ["source_mask", "target_mask"]
+
+
+def test_a_mask_that_nothing_ties_to_an_input_is_told(tmp_path: Path) -> None:
+    unmasked = "self.mean(query, None, return_attention)"
+    found = reasons_of(called(tmp_path, TWO, unmasked))
+    assert found["masks"].startswith(
+        "nothing says which input `source_mask`, `target_mask` is for: it is not tested\nhelp: "
+    )
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "query, positive, negative, *, return_attention=False",
+        "query, *, query_mask=None, return_attention=False, **more",
+    ],
+)
+def test_a_builder_has_the_inputs_that_its_forward_needs(signature: str, tmp_path: Path) -> None:
+    mask = "query_mask" if "query_mask" in signature else "None"
+    used = f"self.stack(query, mask={mask}, return_weights=return_attention)"
+    assert reasons_of(called(tmp_path, signature, used)) == {}
+
+
+def test_a_builder_whose_forward_needs_an_option_is_told(tmp_path: Path) -> None:
+    signature = "query, *, style, return_attention=False"
+    used = "self.stack(query, return_weights=return_attention)"
+    assert "argument: 'style'" in reasons_of(called(tmp_path, signature, used))["interface"]
+
+
 INDENTED = '''
 from pydantic import model_validator
 

@@ -522,7 +522,7 @@ class Builder(Plugin):
             return (self.reading,)
         if how is None or not (how.from_ids or how.image_shape):
             return ()
-        target = Reading(how.target_vocab, how.longest, how.pad_id)
+        target = Reading(how.target_vocab, how.longest, how.pad_id, mask="target_mask")
         if how.source_vocab is None:
             return (target,)
         return Reading(how.source_vocab, how.longest_source, how.source_pad_id), target

@@ -64,7 +64,7 @@ class Bare(Transformer):
 class Driver:
     """Calls the module of one slot: `model.part`, or the model itself if a builder is checked."""
 
-    names: ClassVar[Sequence[str]] = ("x",)
+    names: Sequence[str] = ("x",)
     """Names of the inputs, for messages."""
     outputs: ClassVar[Sequence[str]] = ("the output",)
     """Names of the outputs, for messages."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -31,24 +32,48 @@ from zoo.plugin_kit.driver import (
 )
 from zoo.plugin_kit.tape import Tape
 from zoo.registering.plugin_errors import describe_failure
+from zoo.slots import Builder
+from zoo.spec import ModelSpec
 from zoo.transformer import AttentionMaps
 
 
 class BuilderDriver(Driver):
-    names = ("source", "target")
+    def __init__(self, spec: ModelSpec, model: Any) -> None:
+        super().__init__(spec, model)
+        self.names = self.arguments
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of `forward`."""
+        return inspect.signature(self.model.forward).parameters
 
     @property
     def arguments(self) -> list[str]:
-        """The required arguments of `forward`, such as `source` and `target`."""
-        parameters = inspect.signature(self.model.forward).parameters
-        return [name for name, p in parameters.items() if p.default is p.empty]
+        """The required arguments of `forward` by place, such as `source` and `target`."""
+        return [
+            name
+            for name, p in self.parameters.items()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+
+    @property
+    def masks(self) -> dict[str, str]:
+        """The names of the masks of the arguments: those named after them, and those that a
+        `Reading` of the builder states."""
+        described: Builder = self.spec.model
+        of_ids = self.arguments[len(described.images) :]
+        masks: dict[str, str] = {name: f"{name}_mask" for name in self.arguments}
+        for name, read in zip(of_ids, described.called_with, strict=False):
+            if masks[name] not in self.parameters:
+                masks[name] = read.mask
+        return {name: mask for name, mask in masks.items() if mask in self.parameters}
 
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
         by_id = any(name.endswith("vocab") for name in fields_of(type(self.spec.model)))
-        lengths = [LENGTH, MEMORY_LENGTH][: len(self.arguments)]
         images = self.spec.model.images
         found: list[torch.Tensor] = []
-        for i, (name, length) in enumerate(zip(self.arguments, lengths, strict=True)):
+        for i, name in enumerate(self.arguments):
+            length = MEMORY_LENGTH if i else LENGTH
             if name in images:
                 found.append(pixels(dtype, seed + i, images[name]))
             elif by_id:
@@ -61,12 +86,8 @@ class BuilderDriver(Driver):
         return (self.model(*inputs),)
 
     def check(self, inputs: Tensors) -> None:
-        options = {"return_attention": True} | {
-            f"{name}_mask": None
-            for name in self.arguments
-            if f"{name}_mask" in inspect.signature(self.model.forward).parameters
-        }
-        expect_call(self.model.forward, *inputs, **options)
+        masks = dict.fromkeys(self.masks.values())
+        expect_call(self.model.forward, *inputs, **masks, return_attention=True)
         output = self(*inputs)[0]
         expect("the output", output, BATCH, *[None] * (output.dim() - 1))
         returned: object = self.model(*inputs, return_attention=True)
@@ -141,20 +162,31 @@ class BuilderDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
-        parameters = inspect.signature(self.model.forward).parameters
-        for number, name in enumerate(self.arguments):
-            if f"{name}_mask" not in parameters:
-                continue
+        for name, of in self.masks.items():
+            number = self.arguments.index(name)
             # Not an end: no other token of a causal model sees the last, and heads may pool an end.
             changed = list(inputs)
             changed[number] = with_another(inputs[number], 1)
             mask = torch.ones(BATCH, inputs[number].shape[1], dtype=torch.bool)
             mask[:, 1] = False
-            one, other = (self.model(*i, **{f"{name}_mask": mask}) for i in (inputs, changed))
+            one, other = (self.model(*i, **{of: mask}) for i in (inputs, changed))
             if number == len(inputs) - 1 and one.dim() == 3:
                 one, other = (torch.cat([o[:, :1], o[:, 2:]], 1) for o in (one, other))
             if not close(one, other, SAME):
-                yield f"a token that `{name}_mask` hides changes the output at others"
+                yield f"a token that `{of}` hides changes the output at others"
             mask[:] = False
-            if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
-                yield f"a `{name}_mask` that hides everything gives NaN"
+            if not bool(self.model(*inputs, **{of: mask}).isfinite().all()):
+                yield f"a `{of}` that hides everything gives NaN"
+        untold = [
+            f"`{of}`"
+            for of in self.parameters
+            if of.endswith("mask")
+            and of not in self.masks.values()
+            and of.removesuffix("mask").strip("_") not in self.parameters
+        ]
+        if untold:
+            yield (
+                f"nothing says which input {', '.join(untold)} is for: it is not tested\n"
+                "help: name it after its input, such as `text_mask` for `text`, or state it as the "
+                "`mask` of the input's `Reading` in `called_with`"
+            )
