@@ -847,6 +847,12 @@ BROKEN: Mapping[str, Broken] = {
     "half": Broken(
         "ffn", {"(x).relu": "(x).half().to(x.dtype).relu"}, ("precision",), "rounds to a narrower"
     ),
+    "float32_inside": Broken(  # beside what is in float64
+        "ffn",
+        {"(x).relu()": "(x).relu() * self.up_proj(x.float().to(x.dtype)).sigmoid()"},
+        ("precision",),
+        "inside: `aten._to_copy.default` makes torch.float32\n  ",
+    ),
     "own_dtype": Broken(
         "head",
         {"self.out(x)": "self.out(x).float()"},

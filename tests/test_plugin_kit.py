@@ -360,6 +360,20 @@ def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
         check_changed(tmp_path / "rounded", "ffn", {**gate, RETURN: rounded})
 
 
+def test_an_output_may_change_in_steps(tmp_path: Path) -> None:
+    """As after a sign, whose gradient is that of its input: a small enough change of the input
+    changes no output, without any rounding."""
+    straight = RETURN.replace(
+        "self.up_proj(x).relu()", "(h := self.up_proj(x)) + (h.sign() - h).detach()"
+    )
+    check_changed(tmp_path, "ffn", {RETURN: straight})
+
+
+def test_constants_may_be_rounded() -> None:
+    registry = read_layers([shipped_registry()])
+    check_plugin("position", "alibi", values={"rounding": "bfloat16"}, registry=registry)
+
+
 def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path) -> None:
     registry = project(tmp_path, 'format = 1\n[norm]\nstatistics = "statistics.py:Statistics"\n')
     (tmp_path / "statistics.py").write_text(STATISTICS)

@@ -19,6 +19,7 @@ from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import SAME, Bare, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.rounding import NoRounding
 from zoo.plugin_kit.state import changes, state_of, values_of
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
@@ -33,8 +34,6 @@ Promise = Callable[[ModelSpec, Registry], None]
 N_BATCHES = 4
 """Number of batches, in at least one of which each parameter must get a gradient: a router may
 skip an expert."""
-TINY = 1e-12
-"""A relative change of the input that float64 resolves and float32 does not."""
 FLOAT32_ERROR = 1e-4
 """Tolerance of float32 compared with float64, relative to the largest value."""
 _MIXED = "on the same device", "different devices", "not on the expected device"
@@ -176,7 +175,7 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
 
 def precision(spec: ModelSpec, registry: Registry) -> None:
     """The outputs in float32 and float64 are equal up to rounding and have the dtype of the module,
-    which can also be called in bfloat16."""
+    which can also be called in bfloat16. In float64, nothing inside is narrower."""
     found: list[Tensors] = []
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         driver = hosted(spec, registry, dtype)
@@ -204,10 +203,19 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
         hint="\nhelp: state every `eps`, since the default of `rms_norm` depends on the dtype; and "
         "compute what cancels, such as the difference of large sums, in another way",
     )
-    nudged = tuple(t * (1 + TINY) if t.is_floating_point() else t for t in driver.inputs(dtype))
-    pairs = zip(found[2], driver(*nudged), strict=True)
-    if nudged[0].is_floating_point() and all(torch.equal(a, b) for a, b in pairs):
-        raise PromiseError("a model in float64 rounds to a narrower dtype inside")
+    inputs = driver.inputs(torch.float64)
+    for tensor in inputs:
+        tensor.requires_grad_(tensor.is_floating_point())
+    try:
+        with NoRounding():  # type: ignore[no-untyped-call]
+            driver(*inputs)
+    except PromiseError as error:
+        where = describe_failure("", error).message.split("\n")[1:]
+        help = (
+            "help: compute in the dtype of x; what needs float32 in narrower models is computed in "
+            "`torch.promote_types(x.dtype, torch.float32)`"
+        )
+        raise PromiseError("\n".join([str(error), *where, help])) from None
 
 
 def devices(spec: ModelSpec, registry: Registry) -> None:
