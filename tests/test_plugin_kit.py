@@ -360,6 +360,54 @@ def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
         check_changed(tmp_path / "rounded", "ffn", {**gate, RETURN: rounded})
 
 
+EXPERTS = '''
+from zoo.component import Size
+from zoo.layout import Layout, linear
+from zoo.slots import FeedForward
+
+
+class Experts(FeedForward):
+    """The best expert of each token, times its share."""
+
+    n_experts: Size = 64
+
+    def layout(self):
+        maps = [linear(self.d_model, self.d_model, bias=False) for _ in range(self.n_experts)]
+        experts = Layout({str(number): one for number, one in enumerate(maps)})
+        router = linear(self.d_model, self.n_experts, bias=False)
+        return Layout({"router": router, "experts": experts})
+
+    def build(self):
+        import torch
+        from torch import nn
+
+        class Module(nn.Module):
+            def __init__(self, width, number):
+                super().__init__()
+                self.router = nn.Linear(width, number, bias=False)
+                self.experts = nn.ModuleList(
+                    nn.Linear(width, width, bias=False) for _ in range(number)
+                )
+
+            def forward(self, x):
+                share, best = self.router(x).softmax(-1).max(-1)
+                weight = torch.stack([one.weight for one in self.experts])[best]
+                return (weight @ x[..., None])[..., 0] * share[..., None]
+
+        return Module(self.d_model, self.n_experts)
+'''
+
+
+def test_more_experts_than_tokens_are_told_in_a_few_words(tmp_path: Path) -> None:
+    registry = project(tmp_path, 'format = 1\n[ffn]\nexperts = "mine.py:Experts"\n')
+    (tmp_path / "mine.py").write_text(EXPERTS)
+    [report] = check_plugins(["ffn.experts"], layered(registry))
+    told = reasons_of(report)["gradients"]
+    assert re.match(r"no gradient reaches (part\.experts\.\d+\.weight[ ,]+){4}and \d+ more ", told)
+    assert 'such as `example = {"n_experts": 4}`' in told
+    check_plugin("ffn", "experts", values={"n_experts": 4}, registry=registry)
+
+
 def test_an_output_may_change_in_steps(tmp_path: Path) -> None:
     """As after a sign, whose gradient is that of its input: a small enough change of the input
     changes no output, without any rounding."""

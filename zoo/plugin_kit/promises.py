@@ -34,6 +34,8 @@ Promise = Callable[[ModelSpec, Registry], None]
 N_BATCHES = 4
 """Number of batches, in at least one of which each parameter must get a gradient: a router may
 skip an expert."""
+SHOWN = 4
+"""The most parameters that a message lists."""
 FLOAT32_ERROR = 1e-4
 """Tolerance of float32 compared with float64, relative to the largest value."""
 _MIXED = "on the same device", "different devices", "not on the expected device"
@@ -170,7 +172,13 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
                     raise PromiseError(f"the gradient of `{name}` is not finite")
     left = [name for name, t in by_name.items() if t.requires_grad and name not in reached]
     if left:
-        raise PromiseError(f"no gradient reaches {', '.join(left)}")
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        raise PromiseError(
+            f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches\n"
+            "help: what the output depends on is neither detached nor unused; if it is one of many "
+            "experts, of which a batch reaches a few, state few in the description's `example`, "
+            'such as `example = {"n_experts": 4}`'
+        )
 
 
 def precision(spec: ModelSpec, registry: Registry) -> None:
