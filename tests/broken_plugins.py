@@ -261,6 +261,33 @@ BROKEN: Mapping[str, Broken] = {
         "help: a choice is a `Literal['a', 'b']`",
         "import enum",
     ),
+    "table": Broken(
+        "ffn",
+        {
+            FIELD: FIELD + "    inner: Inner = Inner()\n",
+            "\n\nclass Table(": "\n\nclass Inner(BaseModel):\n    a: int = 1\n\n\nclass Table(",
+        },
+        ("schema",),
+        "the type of `inner` holds Inner, which is no component",
+        "from pydantic import BaseModel",
+    ),
+    "tables": Broken(
+        "ffn",
+        {
+            FIELD: FIELD + "    inner: tuple[Inner, ...] = ()\n",
+            "\n\nclass Tables(": "\n\n@dataclass\nclass Inner:\n    a: int = 1\n\n\nclass Tables(",
+        },
+        ("schema",),
+        "help: derive Inner from `zoo.component.Component`, and write `inner: ",
+        "from dataclasses import dataclass",
+    ),
+    "anything": Broken(
+        "ffn",
+        {FIELD: FIELD + "    inner: tuple[Any, ...] = ()\n"},
+        ("schema",),
+        "the type of `inner` takes anything",
+        "from typing import Any",
+    ),
     # example
     "no_guess": Broken(
         "ffn",

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, is_typeddict
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from torch import nn
 
 from zoo.building import build_on_meta
@@ -34,10 +35,22 @@ def schema(cls: type[Plugin]) -> None:
             continue
         field = cls.model_fields[name]
         described: Any = field.annotation
-        if choice := enum_in(described):
+        if choice := first_in(described, _is_enum):
             raise PromiseError(
                 f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words\n"
                 f"help: a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`"
+            )
+        if table := first_in(described, _is_table):
+            raise PromiseError(
+                f"the type of `{name}` holds {table.__name__}, which is no component, and a table "
+                f"of a spec is one\nhelp: derive {table.__name__} from `zoo.component.Component`, "
+                f"and write `{name}: Annotated[{table.__name__}, Part()]`; several are several "
+                "fields"
+            )
+        if first_in(described, _is_anything):
+            raise PromiseError(
+                f"the type of `{name}` takes anything, and a spec does not hold everything\n"
+                "help: name the types that it takes, such as `int | str`"
             )
         if isinstance(described, TypeVar):  # of a bare `Shared`
             raise PromiseError(f"`{name}` has no type\nhelp: such as `{mark}[Size]`")
@@ -115,11 +128,25 @@ def _all_keys(registry: Registry) -> set[str]:
     return found
 
 
-def enum_in(described: Any) -> type[Enum] | None:
-    """Return the first enum in a type, or None."""
-    if isinstance(described, type) and issubclass(described, Enum):
+def first_in(described: Any, test: Callable[[Any], bool]) -> Any:
+    """Return the first of the types that a type is made of which passes a test, or None."""
+    if test(described):
         return described
-    return next((e for inner in get_args(described) if (e := enum_in(inner))), None)
+    return next((f for inner in get_args(described) if (f := first_in(inner, test))), None)
+
+
+def _is_enum(described: Any) -> bool:
+    return isinstance(described, type) and issubclass(described, Enum)
+
+
+def _is_table(described: Any) -> bool:
+    """Whether its values have fields with names; those of components are in `Part` and `Slot`."""
+    models = isinstance(described, type) and issubclass(described, BaseModel)
+    return models or is_dataclass(described) or is_typeddict(described)
+
+
+def _is_anything(described: Any) -> bool:
+    return described is Any or described is object
 
 
 def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
