@@ -272,6 +272,19 @@ def test_check_says_what_fails_and_why(tmp_path: Path) -> None:
     assert "float64" in failed["precision"]
 
 
+def test_an_interrupt_leaves_the_reports_that_are_complete(tmp_path: Path) -> None:
+    project(tmp_path, 'format = 1\n[ffn]\nprints = "prints.py:Prints"\n')
+    (tmp_path / "prints.py").write_text(
+        PRINTS.replace('print("built")', "raise KeyboardInterrupt").replace('print("imported")', "")
+    )
+    done = zoo("plugin", "check", "norm.none", "ffn.prints", cwd=tmp_path)
+    assert done.returncode not in (0, 2)
+    assert done.stdout.startswith("norm.none: ok (imports, ")
+    assert done.stdout.count("\n") == 1
+    as_json = zoo("plugin", "check", "norm.none", "ffn.prints", "--json", cwd=tmp_path)
+    assert as_json.stdout == ""  # one document, or none
+
+
 def test_what_a_plugin_prints_leaves_the_report_alone(tmp_path: Path) -> None:
     project(tmp_path, 'format = 1\n[ffn]\nprints = "prints.py:Prints"\n')
     (tmp_path / "prints.py").write_text(PRINTS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from zoo.cli.options import Layers, NameType, components, json_option, path_type
-from zoo.cli.output import print_report
+from zoo.cli.output import print_json
 from zoo.cli.progress import count_bar
 
 
@@ -62,7 +62,7 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     """
     registry = layers()
     from zoo.plugin_kit.check import check_plugins, every_plugin
-    from zoo.plugin_kit.report import Report, summary
+    from zoo.plugin_kit.report import Report, failures
     from zoo.reports.listing import list_components
 
     matching = (list_components(name, registry=registry) or [name] for name in names)
@@ -71,10 +71,15 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     with count_bar("checking", len(wanted)) as bar:
 
         def on_done(report: Report) -> None:
+            if not as_json:
+                with bar.aside():
+                    click.echo(report.text())
             bar.advance()
             bar.describe(report.plugin)
 
         reports = check_plugins(wanted, registry, on_done=on_done)
-    data = [report.data() for report in reports]
-    print_report(as_json, data, lambda _: summary(reports))
+    if as_json:
+        print_json([report.data() for report in reports])
+    elif failed := failures(reports):
+        click.echo(failed)
     return 0 if all(report.ok for report in reports) else 2

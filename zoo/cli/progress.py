@@ -35,6 +35,15 @@ class Bar:
         """Set the text before the bar."""
         self._update(description=description)
 
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Take the bar away in a `with` block, which prints."""
+        if self._shown is not None:
+            self._shown.stop()
+        yield
+        if self._shown is not None:
+            self._shown.start()
+
     def _update(self, **changes: Any) -> None:
         if self._shown is not None:
             self._shown.update(self._task, **changes)

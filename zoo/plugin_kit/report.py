@@ -48,9 +48,7 @@ class Report:
         return "\n".join(lines)
 
 
-def summary(reports: Sequence[Report]) -> str:
-    """Format all reports as text."""
-    lines = [report.text() for report in reports]
-    if failed := [report.plugin for report in reports if not report.ok]:
-        lines.append(f"{len(failed)} of {len(reports)} plugins failed: {', '.join(failed)}")
-    return "\n".join(lines)
+def failures(reports: Sequence[Report]) -> str:
+    """Name the plugins that failed; empty if none did."""
+    failed = [report.plugin for report in reports if not report.ok]
+    return f"{len(failed)} of {len(reports)} plugins failed: {', '.join(failed)}" if failed else ""
