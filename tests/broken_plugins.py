@@ -302,6 +302,13 @@ BROKEN: Mapping[str, Broken] = {
         "greater than 3",
         "from pydantic import Field",
     ),
+    "given_by_no_parent": Broken(  # of a network: a position scheme is given it
+        "ffn",
+        {FIELD: FIELD + "    n_heads: Given[int]\n"},
+        ("example",),
+        "needs the dimension `n_heads`, which its parent does not give",
+        "from zoo.component import Given",
+    ),
     "holds_itself": Broken(
         "ffn",
         {

@@ -41,22 +41,20 @@ if TYPE_CHECKING:
 
 OTHER_SIZE = 4
 """The size of a field whose name is not in `SIZES`."""
+HEAD_DIM = SIZES["d_model"] // SIZES["n_heads"]
 MEMORY_WIDTH = 12
+GRID = 1, 2, 3
 EMBEDDED_WIDTH = 10
 """The width of the vectors that positions are added to; as in ALBERT, not that of the stack."""
 
 
 class Host(Builder):
-    """A model of one component, with the fields that the component may take from its parent."""
+    """A model of one component. It has the dimensions that the slot of the component is given, and
+    no others, which the parents of the slot may not have either."""
 
     d_model: Size = SIZES["d_model"]
-    n_heads: Size = SIZES["n_heads"]
-    head_dim: Size = SIZES["d_model"] // SIZES["n_heads"]
-    vocab: Size = SIZES["vocab"]
-    memory_width: Size | None = None
-    embedded_width: Size = EMBEDDED_WIDTH
-    grid: tuple[int, int, int] = (1, 2, 3)
-    part: Annotated[Plugin, Part()]
+    if TYPE_CHECKING:  # each host declares it, after the dimensions that are bound to it
+        part: Annotated[Plugin, Part()]
 
     def layout(self) -> Layout:
         return Layout({"part": self.part.layout()})
@@ -68,10 +66,13 @@ class Host(Builder):
 
 
 class BlockHost(Host):
-    part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
+    memory_width: Size | None = None
+    grid: tuple[int, int, int] = GRID
+    part: Annotated[Block, Slot("block", inherit=False)]
 
 
 class AttentionHost(Host):
+    memory_width: Size | None = None
     part: Annotated[Attention, Slot("attention", inherit=False, key_width="memory_width")]
 
 
@@ -84,10 +85,15 @@ class NormHost(Host):
 
 
 class PositionHost(Host):
+    n_heads: Size = SIZES["n_heads"]
+    head_dim: Size = HEAD_DIM
+    embedded_width: Size = EMBEDDED_WIDTH
+    grid: tuple[int, int, int] = GRID
     part: Annotated[Position, Slot("position", inherit=False, width="embedded_width")]
 
 
 class EmbeddingHost(Host):
+    vocab: Size = SIZES["vocab"]
     part: Annotated[Embedding, Slot("embedding", inherit=False)]
 
     def build(self) -> Transformer:
@@ -97,12 +103,16 @@ class EmbeddingHost(Host):
 
 
 class HeadHost(Host):
+    vocab: Size = SIZES["vocab"]
     part: Annotated[Head, Slot("head", inherit=False)]
 
 
 class ReadingHost(Host):
     """A model of an attention that reads the tables of a position scheme, and that scheme."""
 
+    n_heads: Size = SIZES["n_heads"]
+    head_dim: Size = HEAD_DIM
+    grid: tuple[int, int, int] = GRID
     part: Annotated[Attention, Slot("attention", inherit=False)]
     scheme: Annotated[Position, Slot("position", inherit=False)]
 
