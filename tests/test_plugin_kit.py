@@ -13,6 +13,7 @@ import torch
 from broken_plugins import (
     BROKEN,
     CUT,
+    FIELD,
     KEYS,
     KNOWS_NO_CACHE,
     MADE,
@@ -313,6 +314,31 @@ def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None
         zoo.read_spec(spec + own, registry=layered(registry))
     assert "this block has no norms around its attention" in str(caught.value)
     assert ":11:" in str(caught.value).split("error")[0]
+
+
+def test_a_norm_may_have_a_width_that_follows_from_others(tmp_path: Path) -> None:
+    """As docs/plugins.md says it, with its lines."""
+    page = (ROOT / "docs/plugins.md").read_text()
+    lines = re.findall(r"^      ((?:v_dim|v_norm): .*)$", page, re.M)
+    assert len(lines) == 2
+    registry = project(tmp_path)
+    change = {
+        FIELD: "\n    ".join((FIELD, *lines)) + "\n",
+        UP: f'"v_norm": self.v_norm.layout(),\n                {UP}',
+        MADE: f"{MADE}\n            self.v_norm = norm",
+        "d_ff: int)": "d_ff: int, norm: nn.Module)",
+        "d_ff=self.d_ff)": "d_ff=self.d_ff, norm=self.v_norm.build())",
+        RETURN: RETURN.replace("relu()", "relu() * self.v_norm(x.repeat(1, 1, 2)).sum(-1, True)"),
+        "import FeedForward": "import FeedForward, Norm",
+    }
+    imports = "from typing import Annotated\n\nfrom pydantic import Field\n\n"
+    imports += "from zoo.component import Given, Slot"
+    break_template(registry, "mine", Broken("ffn", change, (), "", imports))
+    sizes = {"vocab": 9, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 12}
+    spec = {"format": 1, "name": "m", "builder": "decoder", "ffn": "mine", **sizes}
+    model = zoo.build(spec, registry=layered(registry))
+    assert model.get_parameter("decoder.layers.0.ffn.v_norm.weight").shape == (16,)
+    assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 9)
 
 
 @pytest.mark.parametrize("option", ["rotation", "bias"])
