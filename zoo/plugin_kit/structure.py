@@ -113,9 +113,8 @@ def _all_keys(registry: Registry) -> set[str]:
     files: set[Path] = set()
     for slot, kinds in registry.plugins.items():
         for kind, entry in kinds.items():
-            where = entry.target.rpartition(":")[0]
-            if where.endswith(".py"):
-                files.add(entry.folder / where)
+            if entry.in_file:
+                files.add(entry.folder / entry.target.rpartition(":")[0])
             else:
                 with suppress(ZooError):  # skip plugins that cannot be loaded
                     found.update(fields_of(registry.plugin(slot, kind)))
