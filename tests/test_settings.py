@@ -337,7 +337,6 @@ def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"eos_token_id": [3, 41]}, "`eos_token_id` holds the id 41, which is outside"),
         ({"decoder_start_token_id": 50}, "`decoder_start_token_id` holds the id 50, which is"),
         ({"forced_bos_token_id": 41}, "`forced_bos_token_id` holds the id 41, which is outside"),
         ({"bad_words_ids": [[3, 77]]}, "`bad_words_ids` holds the id 77, which is outside"),
@@ -364,9 +363,16 @@ def test_settings_that_cannot_be(
     assert told in said
 
 
-@pytest.mark.parametrize(
-    "settings", [{"eos_token_id": [3, 41]}, {"decoder_start_token_id": 50}, {"temperature": 0}]
-)
+def test_an_end_outside_the_vocabulary_ends_nothing(model: Path) -> None:
+    """As in `transformers`: it never comes. A smaller vocabulary often keeps that of a larger."""
+    change(model, eos_token_id=3)
+    expected = zoo.TextModel.load(model).run(["5 9"], max_new_tokens=4)
+    change(model, eos_token_id=[3, 41])
+    with pytest.warns(SettingsWarning, match="`eos_token_id` 41 is outside the vocabulary of 41 "):
+        assert zoo.TextModel.load(model).run(["5 9"], max_new_tokens=4) == expected
+
+
+@pytest.mark.parametrize("settings", [{"decoder_start_token_id": 50}, {"temperature": 0}])
 def test_what_an_option_replaces_is_not_looked_at(model: Path, settings: dict[str, Any]) -> None:
     change(model, **settings)
     options = ["--eos", "3", "--start", "2", "--temperature", "1"]

@@ -29,12 +29,11 @@ def generate_arguments(
     ends: those that are given, and else those of the model's folder. Raises WeightsError if the
     settings do not fit the model."""
     how = spec.model.generation
+    assert how is not None  # the model has a task that generates
     asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
     stated = [*SETTINGS_OF_IDS]
     if eos is None:
-        asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
-        stated.append("eos_token_id")
-    assert how is not None  # the model has a task that generates
+        asked["eos"] = settings.ends_within(how.target_vocab)
     if start is None and how.has_source:
         asked["start"] = settings.decoder_start_token_id
         stated.append("decoder_start_token_id")

@@ -98,6 +98,24 @@ class Settings(BaseModel):
                     (found,) = outside_vocabulary(f"`{name}`", one, vocab).problems
                     raise WeightsError(found._replace(place=Place(self.read_from)))
 
+    def ends_within(self, vocab: int) -> list[int]:
+        """The ids of `eos_token_id`, without those that are outside the vocabulary: these never
+        come, and a model whose vocabulary was made smaller often keeps one.
+
+        Warns:
+            SettingsWarning: some are outside.
+        """
+        stated = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        ends = [one for one in stated if one is not None]
+        if outside := [one for one in ends if one >= vocab]:
+            warnings.warn(
+                f"{self.read_from}: `eos_token_id` {outside[0]} is outside the vocabulary of "
+                f"{vocab:,} tokens, so that it ends no text",
+                SettingsWarning,
+                stacklevel=3,
+            )
+        return [one for one in ends if one < vocab]
+
     def method(
         self,
         changes: Mapping[str, Any] = {},
