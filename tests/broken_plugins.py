@@ -205,6 +205,13 @@ BROKEN: Mapping[str, Broken] = {
         ("imports",),
         "the description HasInit has an `__init__`",
     ),
+    "has_alias": Broken(
+        "ffn",
+        {FIELD: FIELD + '    ratio: float = Field(1.0, alias="share")\n'},
+        ("imports",),
+        "the field `ratio` of HasAlias has an alias",
+        "from pydantic import Field",
+    ),
     # schema
     "no_type": Broken(
         "ffn",

@@ -238,6 +238,12 @@ class Component(BaseModel):
     @classmethod
     def _check_fields(cls) -> None:
         """Raise `TypeError` for a field that no spec can state."""
+        for name, field in cls.model_fields.items():
+            if field.alias or field.validation_alias:
+                raise TypeError(
+                    f"the field `{name}` of {cls.__name__} has an alias, and the key of a spec is "
+                    "the field's name: name the field so"
+                )
         marks = fields_of(cls).items()
         bound = {name: mark.sources if isinstance(mark, Part) else None for name, mark in marks}
         check_types(cls, bound, Component)

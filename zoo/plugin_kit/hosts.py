@@ -68,7 +68,7 @@ class Host(Builder):
 class BlockHost(Host):
     memory_width: Size | None = None
     grid: tuple[int, int, int] = GRID
-    part: Annotated[Block, Slot("block", inherit=False)]
+    part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
 
 
 class AttentionHost(Host):
@@ -107,13 +107,12 @@ class HeadHost(Host):
     part: Annotated[Head, Slot("head", inherit=False)]
 
 
-class ReadingHost(Host):
+class ReadingHost(AttentionHost):
     """A model of an attention that reads the tables of a position scheme, and that scheme."""
 
     n_heads: Size = SIZES["n_heads"]
     head_dim: Size = HEAD_DIM
     grid: tuple[int, int, int] = GRID
-    part: Annotated[Attention, Slot("attention", inherit=False)]
     scheme: Annotated[Position, Slot("position", inherit=False)]
 
     def layout(self) -> Layout:

@@ -140,8 +140,9 @@ def _is_enum(described: Any) -> bool:
 
 def _is_table(described: Any) -> bool:
     """Whether its values have fields with names; those of components are in `Part` and `Slot`."""
-    models = isinstance(described, type) and issubclass(described, BaseModel)
-    return models or is_dataclass(described) or is_typeddict(described)
+    if not isinstance(described, type):
+        return False
+    return issubclass(described, BaseModel) or is_dataclass(described) or is_typeddict(described)
 
 
 def _is_anything(described: Any) -> bool:
