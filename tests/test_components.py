@@ -75,7 +75,8 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "attention.cross_layer":  # the first layer has keys and values for it
         layers = {"layers": [{"last": 1, "self_attn": kind}]}
         return sizes | own | {"builder": "decoder", "vocab": 11, "decoder": layers}
-    host = ENCODER if slot in ("embedding", "head") or name in BESIDE else ENCODER_DECODER
+    alone = slot in ("embedding", "head") or name in BESIDE
+    host = ENCODER if alone or name == "attention.none" else ENCODER_DECODER
     if name in RECURRENT:
         host = {"builder": "decoder", "vocab": 11}
     return sizes | own | host | {slot: {"kind": kind} | NEEDS.get(name, {})} | BESIDE.get(name, {})
