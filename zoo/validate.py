@@ -16,7 +16,7 @@ from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
 from zoo.slots import Builder, Sublayer
 from zoo.spec import ModelSpec
-from zoo.value_errors import nearest_literal, path_in, value_message
+from zoo.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.
@@ -114,22 +114,20 @@ class _Validation:
 
     def add(self, node: Node, errors: Sequence[ErrorDetails]) -> None:
         """Record the errors of pydantic for one component, one problem for each value."""
-        fields: dict[str, dict[KeyPath, list[ErrorDetails]]] = {}
+        fields: dict[str, list[ErrorDetails]] = {}
         for details in errors:
             if details["type"] in _CONSEQUENCES:
                 continue
             if not details["loc"]:
                 self.add_of_component(node, details)
                 continue
-            name = str(details["loc"][0])
-            leaf = node.values.get(name)
-            path = path_in(getattr(leaf, "value", None), details["loc"][1:])
-            fields.setdefault(name, {}).setdefault(path, []).append(details)
+            fields.setdefault(str(details["loc"][0]), []).append(details)
         for name, found in fields.items():
-            # For a union, the error at the greatest depth is the most specific.
-            depth = max(map(len, found))
-            deepest = [item for item in found.items() if len(item[0]) == depth]
-            for path, same in deepest:
+            value = {name: getattr(node.values.get(name), "value", None)}
+            by_path: dict[KeyPath, list[ErrorDetails]] = {}
+            for details in deepest(value, found):
+                by_path.setdefault(path_in(value, details["loc"])[1:], []).append(details)
+            for path, same in by_path.items():
                 self.add_of_field(node, name, path, same)
 
     def add_of_component(self, node: Node, details: ErrorDetails) -> None:

@@ -81,6 +81,14 @@ def path_in(value: Any, location: Sequence[str | int]) -> KeyPath:
     return tuple(path)
 
 
+def deepest(value: Any, same: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the errors, of several for one key of a value, whose paths in it are the longest: for
+    a union, these are the nearest misses."""
+    depths = [len(path_in(value, details["loc"])) for details in same]
+    most = max(depths)
+    return [details for details, depth in zip(same, depths, strict=True) if depth == most]
+
+
 def nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
     """Return a hint with the most similar of the allowed values; None if none is similar."""
     errors = (error for error in same if error["type"] == "literal_error")

@@ -20,7 +20,7 @@ from zoo.generation.methods import (
     outside_vocabulary,
 )
 from zoo.running.settings_file import read_values, unreadable
-from zoo.value_errors import path_in, value_message
+from zoo.value_errors import deepest, value_message
 
 TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""
@@ -243,9 +243,7 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
         first, *others = error.errors(include_url=False)
         # One value has several errors if it may be of several types.
         same = [first, *(other for other in others if other["loc"][:1] == first["loc"][:1])]
-        depths = [len(path_in(values, details["loc"])) for details in same]
-        deepest = [one for one, n in zip(same, depths, strict=True) if n == max(depths)]
-        message = value_message(*deepest)
+        message = value_message(*deepest(values, same))
         if first["loc"]:
             message = f"`{first['loc'][0]}` {message}"
         raise unreadable(message, path) from None

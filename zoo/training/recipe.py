@@ -35,7 +35,7 @@ from zoo.training.tables import (
     Training,
     WarmupStableDecay,
 )
-from zoo.value_errors import nearest_literal, path_in, value_message
+from zoo.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import counted, did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
@@ -201,10 +201,7 @@ class _Reader:
             for details in error.errors(include_url=False):
                 fields.setdefault(str(details["loc"][:1]), []).append(details)
             for same in fields.values():
-                # For a value of a union type, report the nearest miss: the deepest error.
-                depth = max(len(path_in(value, details["loc"])) for details in same)
-                deepest = [one for one in same if len(path_in(value, one["loc"])) == depth]
-                self.note(deepest, value, path, known or tuple(cls.model_fields))
+                self.note(deepest(value, same), value, path, known or tuple(cls.model_fields))
             return None
 
     def note(
