@@ -19,7 +19,6 @@ from zoo.families.quantized.stated import (
     read_now,
     that_end,
     two_sizes,
-    whole_matrix,
 )
 from zoo.families.quantized.tensor import Quantized
 
@@ -61,7 +60,7 @@ def bitsandbytes(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Grou
 def _of_8_bits(name: str, stored: Mapping[str, Stored], stated: Stated) -> Group:
     base, order = (f"{name.removesuffix('SCB')}{part}" for part in ("weight", "weight_format"))
     values = beside(base, name, stored)
-    two_sizes(base, stored)
+    _, columns = two_sizes(base, stored)
     names = [base, name]
     if order in stored:  # older versions also wrote orders for certain GPUs
         names.append(order)
@@ -75,7 +74,7 @@ def _of_8_bits(name: str, stored: Mapping[str, Stored], stated: Stated) -> Group
         values,
         stored[name],
         None,
-        (1, whole_matrix(values.shape)[1]),
+        (1, max(1, columns)),
         times=1 / 127,
     )
     return Group(tensor, tuple(names))

@@ -10,6 +10,7 @@ import torch
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored
+from zoo.families.origin import stated_dtype
 from zoo.families.quantized.tensor import Quantized, read_stored
 from zoo.json_files import JsonFile
 from zoo.weights.open_file import OpenFile
@@ -45,8 +46,8 @@ class Stated(NamedTuple):
         found = file.data[KEY]
         settings = found if isinstance(found, dict) else {}
         method = settings.get("quant_method")
-        dtype = file.data.get("dtype", file.data.get("torch_dtype"))
-        known = FLOATS.get(dtype, "BF16") if isinstance(dtype, str) else "BF16"
+        dtype = stated_dtype(file.data)
+        known = dtype if dtype is not None and dtype in FLOATS.values() else "BF16"
         return cls(method if isinstance(method, str) else None, settings, file, known, read)
 
     def place(self, *keys: str) -> Place:
