@@ -116,6 +116,7 @@ def read_document(
     """
     name = str(path)
     try:
+        # As `zoo.weights.file.is_file_name`, which no start has to import for this.
         if path.suffix.lower() == ".safetensors" and path.is_file():
             from zoo.file_hints import of_saved  # here: only a mistake needs it
 

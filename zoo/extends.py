@@ -65,12 +65,12 @@ def _saved(name: str, folder: Path, named: Place) -> Document | None:
     Raises:
         SpecError: it is damaged, or the zoo has not saved it.
     """
-    from zoo.weights.file import weights_path  # here: few specs extend what was saved
+    from zoo.weights.file import is_file_name, weights_path  # here: few specs extend what was saved
     from zoo.weights.reader import read_header
 
     for path in (folder / name, folder / f"{name}.safetensors"):
         weights = weights_path(path)
-        is_there = weights.is_file() and (path.is_dir() or path.suffix.lower() == ".safetensors")
+        is_there = weights.is_file() and (path.is_dir() or is_file_name(path))
         if not is_there or path.is_symlink() or weights.is_symlink():
             continue
         try:

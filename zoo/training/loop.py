@@ -189,8 +189,10 @@ class Loop:
         """Give all processes the stored buffers of the first one, such as running statistics, so
         that all measure and save the same model. For shards, nothing else does so; for replicas,
         DDP does it only before the next step."""
-        model = self.learner.accelerator.unwrap_model(self.learner.model)
-        stored = self.learner.spec.tensors
+        accelerator, stored = self.learner.accelerator, self.learner.spec.tensors
+        if accelerator.num_processes == 1:
+            return
+        model = accelerator.unwrap_model(self.learner.model)
         buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
         imported("accelerate.utils").broadcast(buffers)
 
