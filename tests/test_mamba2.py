@@ -59,6 +59,7 @@ def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.T
 
     v, b, c = (convolved(name) for name in "vbc")
     step = F.softplus(mapped("step") + t["step_bias"])
+    step = step.clamp(a.min_step or 0.0, a.max_step or torch.inf)
     heads = []
     for h in range(a.n_heads):
         group = h // (a.n_heads // a.n_groups)
@@ -81,7 +82,13 @@ def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.T
 @pytest.mark.parametrize("length", [1, 5, 70])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"n_groups": 1, "bias": True}, {"n_groups": 4, "conv_bias": False}, {"kernel_size": 1}],
+    [
+        {},
+        {"n_groups": 1, "bias": True},
+        {"n_groups": 4, "conv_bias": False},
+        {"kernel_size": 1},
+        {"min_step": 0.7, "max_step": 1.2},
+    ],
 )
 def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
     check_recurrence(described(**fields), recurrent, length)
@@ -113,9 +120,13 @@ def test_what_show_says() -> None:
     assert attention["flops"] == 2 * 3 * 640 * (maps + sums)
 
 
-def test_heads_that_do_not_fit() -> None:
+def test_sizes_that_do_not_fit() -> None:
     attention = SPEC["attention"] | {"n_groups": 3}
     with pytest.raises(SpecError, match="n_heads = 4 is not divisible by n_groups = 3"):
         zoo.read_spec({**SPEC, "attention": attention})
+    with pytest.raises(SpecError, match=r"min_step = 0\.5 is greater than max_step = 0\.25"):
+        zoo.read_spec(
+            {**SPEC, "attention": SPEC["attention"] | {"min_step": 0.5, "max_step": 0.25}}
+        )
     with pytest.raises(SpecError, match="2 d_model = 32 is not divisible by n_heads = 6"):
         zoo.read_spec({**SPEC, "n_heads": 6})

@@ -151,7 +151,10 @@ def feed(moe: MixtureOfExperts, x: torch.Tensor, t: Tensors) -> torch.Tensor:
 def mixture(moe: MixtureOfExperts, x: torch.Tensor, t: Tensors) -> torch.Tensor:
     rows = []
     for row in x.reshape(-1, D_MODEL):
-        y = torch.zeros(D_MODEL, dtype=x.dtype)
+        read = row
+        if moe.d_latent is not None:
+            read = t["in_proj.weight"] @ row + (t["in_proj.bias"] if moe.bias else 0)
+        y = torch.zeros(moe.d_latent or D_MODEL, dtype=x.dtype)
         for expert, weight in zip(*route(moe, row, t), strict=True):
             inside = {
                 name.removeprefix("experts."): value if "activation" in name else value[expert]
@@ -159,9 +162,11 @@ def mixture(moe: MixtureOfExperts, x: torch.Tensor, t: Tensors) -> torch.Tensor:
                 if name.startswith("experts.")
             }
             if moe.weighted == "inputs":
-                y = y + feed(moe, weight * row, inside)
+                y = y + feed(moe, weight * read, inside)
             else:
-                y = y + weight * feed(moe, row, inside)
+                y = y + weight * feed(moe, read, inside)
+        if moe.d_latent is not None:
+            y = t["out_proj.weight"] @ y + (t["out_proj.bias"] if moe.bias else 0)
         if moe.shared_d_ff is not None:
             inside = {n.removeprefix("shared."): v for n, v in t.items() if n.startswith("shared.")}
             shared = feed(moe, row, inside)
@@ -204,6 +209,9 @@ MIXTURES: dict[str, MixtureOfExperts] = {
     "shared": described(shared_d_ff=7),
     "gated shared": described(shared_d_ff=7, shared_gate=True, bias=False),
     "averaged shared": described(shared_d_ff=7, shared_average=True, expert="mlp", top_k=3),
+    "latent": described(d_latent=3),
+    "latent, shared": described(d_latent=3, shared_d_ff=7, expert="mlp", bias=False, top_k=3),
+    "latent, weighted inputs": described({"score": "sigmoid"}, d_latent=3, weighted="inputs"),
 }
 each_mixture = pytest.mark.parametrize("moe", MIXTURES.values(), ids=list(MIXTURES))
 
@@ -236,19 +244,27 @@ def test_layout_is_what_is_built(moe: MixtureOfExperts) -> None:
     assert parameters == {name for name, tensor in layout.items() if not tensor.buffer}
     assert moe.layout().n_parameters == sum(p.numel() for p in module.parameters())
     roles = {name: tensor.role for name, tensor in layout.items()}
+    last = (
+        ("down_proj.weight",)
+        if moe.d_latent is None
+        else ("out_proj.weight", "shared.down_proj.weight")
+    )
     assert {n for n, role in roles.items() if role == "residual"} == {
-        n for n in roles if n.endswith("down_proj.weight")
+        n for n in roles if n.endswith(last)
     }
     for name, tensor in layout.items():
         if tensor.role == "constant":
             continue
         *_, module_name, _ = f".{name}".split(".")
-        width = 7 if name.startswith("shared.") else D_FF
+        shared = name.startswith("shared.")
+        hidden, width = (7, D_MODEL) if shared else (D_FF, moe.d_latent or D_MODEL)
         fans = {
             "router": (D_MODEL, moe.n_experts),
             "shared_gate": (D_MODEL, 1),
-            "down_proj": (width, D_MODEL),
-        }.get(module_name, (D_MODEL, width))
+            "in_proj": (D_MODEL, moe.d_latent),
+            "out_proj": (moe.d_latent, D_MODEL),
+            "down_proj": (hidden, width),
+        }.get(module_name, (width, hidden))
         assert (tensor.fan_in, tensor.fan_out) == fans, name
 
 

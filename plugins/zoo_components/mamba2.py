@@ -41,6 +41,10 @@ class Mamba2(Recurrent):
     """Whether the convolutions have a bias."""
     bias: Shared[bool] = False
     """Whether the linear maps have a bias."""
+    min_step: PositiveFloat | None = None
+    """A lower bound of the steps; by default there is none."""
+    max_step: PositiveFloat | None = None
+    """An upper bound of the steps; by default there is none."""
     eps: PositiveFloat = 1e-5
     """Added to the mean of squares, inside the root of the norm (RMSNorm: Zhang and Sennrich 2019,
     arXiv:1910.07467) after the gate. What the heads of a group read is normalised as one vector,
@@ -60,6 +64,13 @@ class Mamba2(Recurrent):
                 f"n_heads = {self.n_heads} is not divisible by n_groups = {self.n_groups}",
                 "n_groups",
                 "n_heads",
+            )
+        least, most = self.min_step, self.max_step
+        if least is not None and most is not None and least > most:
+            raise contradiction(
+                f"min_step = {least} is greater than max_step = {most}",
+                "min_step",
+                "max_step",
             )
         return self
 
@@ -101,5 +112,7 @@ class Mamba2(Recurrent):
             kernel_size=self.kernel_size,
             conv_bias=self.conv_bias,
             bias=self.bias,
+            min_step=self.min_step,
+            max_step=self.max_step,
             eps=self.eps,
         )

@@ -156,6 +156,10 @@ class MixtureOfExperts(Activated, FeedForward):
     """The number of experts that are chosen for each token."""
     d_ff: Shared[Size]
     """The inner width of an expert."""
+    d_latent: Size | None = None
+    """The width of what the experts read and write, between a linear map from d_model and one back
+    (Elango et al. 2026, arXiv:2601.18089); by default, that is d_model, without those maps. The
+    router and the shared expert read what comes before."""
     expert: Literal["glu", "mlp", "clamped_glu"] = "glu"
     """The form of an expert: as the `ffn` kinds `glu` and `mlp`; `clamped_glu` is
     down(activation(min(gate(x), limit)) * (clamp(up(x), -limit, limit) + 1)) (gpt-oss, with the
@@ -206,38 +210,54 @@ class MixtureOfExperts(Activated, FeedForward):
             "router": self.router.layout(),
             "experts": self._expert_layout(
                 self._stacked,
+                self.d_latent or self.d_model,
                 self.d_ff,
                 Cut({"weight": 1, "bias": 1}, self.d_ff, by_itself=True),
                 Cut({"weight": 2}, self.d_ff, by_itself=True),
+                residual=self.d_latent is None,
             ),
         }
+        if self.d_latent is not None:
+            parts["in_proj"] = linear(self.d_model, self.d_latent, bias=self.bias)
+            parts["out_proj"] = linear(self.d_latent, self.d_model, bias=self.bias, residual=True)
         label = (
             f"moe, {self.top_k} of {self.n_experts} experts, {self.expert} {self.activation}, "
             f"d_ff {self.d_ff}"
         )
+        label += "" if self.d_latent is None else f", d_latent {self.d_latent}"
         if self.shared_d_ff is not None:
             one = partial(linear, bias=self.bias)
             inner, outer = column_wise(self.shared_d_ff), row_wise(self.shared_d_ff)
-            parts["shared"] = self._expert_layout(one, self.shared_d_ff, inner, outer)
+            parts["shared"] = self._expert_layout(
+                one, self.d_model, self.shared_d_ff, inner, outer, residual=True
+            )
             label += f", shared {self.shared_d_ff}"
             if self.shared_gate:
                 parts["shared_gate"] = linear(self.d_model, 1, bias=False)
         return Layout(parts, label)
 
     def _expert_layout(
-        self, one_map: Callable[..., Layout], d_ff: int, inner: Cut, outer: Cut
+        self,
+        one_map: Callable[..., Layout],
+        width: int,
+        d_ff: int,
+        inner: Cut,
+        outer: Cut,
+        *,
+        residual: bool,
     ) -> Layout:
-        """The layout of an expert whose maps' layouts `one_map` makes; `inner` and `outer` are the
-        cuts of those to its hidden units and from them."""
+        """The layout of an expert from `width` to `width` whose maps' layouts `one_map` makes;
+        `inner` and `outer` are the cuts of those to its hidden units and from them, and `residual`
+        says whether what it writes is added to the residual stream as it is."""
         learned = self.activation_parts()
         to, back = (None, None) if learned else (inner, outer)
-        gate = {} if self.expert == "mlp" else {"gate_proj": one_map(self.d_model, d_ff, cut=to)}
+        gate = {} if self.expert == "mlp" else {"gate_proj": one_map(width, d_ff, cut=to)}
         return Layout(
             {
                 **gate,
                 **learned,
-                "up_proj": one_map(self.d_model, d_ff, cut=to),
-                "down_proj": one_map(d_ff, self.d_model, residual=True, cut=back),
+                "up_proj": one_map(width, d_ff, cut=to),
+                "down_proj": one_map(d_ff, width, residual=residual, cut=back),
             }
         )
 
@@ -260,10 +280,10 @@ class MixtureOfExperts(Activated, FeedForward):
         from zoo_components.modules.experts import Expert, GroupedLinear
         from zoo_components.modules.moe import MixtureOfExperts as Module
 
-        def expert(linear: "Callable[..., nn.Module]", d_ff: int) -> Expert:
+        def expert(linear: "Callable[..., nn.Module]", width: int, d_ff: int) -> Expert:
             return Expert(
                 linear,
-                d_model=self.d_model,
+                d_model=width,
                 d_ff=d_ff,
                 form=self.expert,
                 activation=self.build_activation(),
@@ -273,11 +293,18 @@ class MixtureOfExperts(Activated, FeedForward):
 
         shared = shared_gate = None
         if self.shared_d_ff is not None:
-            shared = expert(partial(Linear, bias=self.bias), self.shared_d_ff)
+            shared = expert(partial(Linear, bias=self.bias), self.d_model, self.shared_d_ff)
             shared_gate = Linear(self.d_model, 1, bias=False) if self.shared_gate else None
+        stacked = partial(GroupedLinear, self.n_experts, bias=self.bias)
+        in_proj = out_proj = None
+        if self.d_latent is not None:
+            in_proj = Linear(self.d_model, self.d_latent, bias=self.bias)
+            out_proj = Linear(self.d_latent, self.d_model, bias=self.bias)
         return Module(
             router=self.router.build(),
-            experts=expert(partial(GroupedLinear, self.n_experts, bias=self.bias), self.d_ff),
+            experts=expert(stacked, self.d_latent or self.d_model, self.d_ff),
+            in_proj=in_proj,
+            out_proj=out_proj,
             weigh_inputs=self.weighted == "inputs",
             shared=shared,
             shared_gate=shared_gate,

@@ -138,6 +138,11 @@ class GroupedLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_experts, n_out, n_in))
         self.bias = nn.Parameter(torch.empty(n_experts, n_out)) if bias else None
 
+    def extra_repr(self) -> str:
+        """The experts and the widths, as `print(model)` shows them."""
+        n_experts, n_out, n_in = self.weight.shape
+        return f"{n_experts} experts, in_features={n_in}, out_features={n_out}"
+
     def forward(self, x: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """(rows, n_in) to (rows, n_out); `experts` (rows,) names the expert of each row, in
         ascending order, and `ends` (n_experts,) says where each expert's rows end."""

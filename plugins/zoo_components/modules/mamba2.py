@@ -32,10 +32,13 @@ class Mamba2(Recurrent):
         kernel_size: int,
         conv_bias: bool,
         bias: bool,
+        min_step: float | None,
+        max_step: float | None,
         eps: float,
     ) -> None:
         super().__init__()
         self.n_heads, self.head_dim = n_heads, head_dim
+        self.min_step, self.max_step = min_step, max_step
         self.n_groups, self.state_size = n_groups, state_size
         inner, vectors = n_heads * head_dim, n_groups * state_size
         self.gate_proj = Linear(d_model, inner, bias=bias)
@@ -65,7 +68,10 @@ class Mamba2(Recurrent):
         *inputs, gate, step = together(maps, x)
         convolutions = (self.v_conv, self.b_conv, self.c_conv)
         mixed, after = convolved(convolutions, inputs, seen, before)
-        step = hidden(F.softplus(widen(step) + widen(self.step_bias)), seen)
+        step = F.softplus(widen(step) + widen(self.step_bias))
+        if not (self.min_step is None and self.max_step is None):
+            step = step.clamp(self.min_step, self.max_step)
+        step = hidden(step, seen)
         groups = (self.n_groups, -1)
         heads = split_heads(mixed[0], self.head_dim)
         v = (step.transpose(-1, -2)[..., None] * heads).unflatten(-3, groups)

@@ -18,6 +18,8 @@ class MixtureOfExperts(nn.Module):
     Args:
         router: chooses the experts.
         experts: the experts, stacked.
+        in_proj: maps what the experts read; without it they read d_model features.
+        out_proj: maps the sum of what they write, back to d_model.
         weigh_inputs: whether the weights multiply the inputs of the experts instead of their
             outputs.
         shared: an expert that every token is sent to; its output is added.
@@ -36,6 +38,8 @@ class MixtureOfExperts(nn.Module):
         *,
         router: Router,
         experts: Expert,
+        in_proj: Linear | None,
+        out_proj: Linear | None,
         weigh_inputs: bool,
         shared: Expert | None,
         shared_gate: Linear | None,
@@ -45,6 +49,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.router = router
         self.experts = experts
+        self.in_proj, self.out_proj = in_proj, out_proj
         self.weigh_inputs = weigh_inputs
         self.shared = shared
         self.shared_gate = shared_gate
@@ -62,7 +67,12 @@ class MixtureOfExperts(nn.Module):
             real = None if mask is None else mask.expand(x.shape[:-1]).flatten()
             balance = load_balancing_loss(scores, chosen, real)
             self.auxiliary_loss = self.auxiliary_loss_coefficient * balance
-        y = self._mixed(tokens, weights, chosen).view_as(x)
+        if self.in_proj is not None:
+            tokens = self.in_proj(tokens)
+        y = self._mixed(tokens, weights, chosen)
+        if self.out_proj is not None:
+            y = self.out_proj(y)
+        y = y.view_as(x)
         if self.shared is None:
             return y
         shared = self.shared(x)
@@ -73,7 +83,7 @@ class MixtureOfExperts(nn.Module):
     def _mixed(
         self, tokens: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
-        """The weighted sum of the chosen experts, (tokens, d_model): each choice becomes a row;
+        """The weighted sum of the chosen experts, (tokens, width): each choice becomes a row;
         rows are sorted by expert, mapped, and added at their tokens."""
         top_k = chosen.shape[-1]
         experts, order = chosen.flatten().sort(stable=True)
