@@ -24,7 +24,11 @@ HYBRIDS = [
     "qwen3_next.published",
     "bamba",
     "bamba.biased",
+    "bamba.bounded",
     "granitemoehybrid",
+    "mamba2",
+    "nemotron_h",
+    "nemotron_h.latent",
 ]
 LENGTH = 70  # more than a chunk
 BATCH = 3
@@ -65,7 +69,7 @@ def test_of_transformers(
     theirs = AutoModelForCausalLM.from_pretrained(
         folder / "original", dtype=torch.float64, experts_implementation="eager"
     )
-    narrow, cast = torch.Tensor.float, torch.Tensor.to
+    narrow, cast, typed = torch.Tensor.float, torch.Tensor.to, torch.Tensor.type
 
     def stays(x: torch.Tensor, wanted: object) -> bool:
         return x.dtype == torch.float64 and wanted == torch.float32
@@ -75,6 +79,7 @@ def test_of_transformers(
 
     with monkeypatch.context() as patched:
         patched.setattr(torch.Tensor, "to", to)
+        patched.setattr(torch.Tensor, "type", lambda x, t: x if stays(x, t) else typed(x, t))
         patched.setattr(
             torch.Tensor, "float", lambda x: x if stays(x, torch.float32) else narrow(x)
         )

@@ -7,7 +7,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,8 +82,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_json(path: Path, raw: bytes) -> JsonFile:
-    """Read the bytes of a file that holds one JSON object. Raises as `read_json`."""
-    data = json_value(path, raw, strict_json)
+    """Read the bytes of a file that holds one JSON object. Raises as `read_json`.
+
+    A limit that is `Infinity`, which is no JSON, is read as `{"__float__": "Infinity"}`, which is
+    how `transformers` writes it since its version 5.
+    """
+    data = json_value(path, raw, partial(strict_json, parse_constant=_limit))
     if not isinstance(data, dict):
         raise WeightsError(Problem("an object is expected", Place(str(path))))
     return JsonFile(path, cast("dict[str, Any]", data), raw.decode("utf-8"))
@@ -110,10 +114,10 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
 
 
 def strict_json(text: str, **options: Any) -> Any:
-    """As `json.loads`, whose `options` it takes, but refuses duplicate keys and NaN."""
-    return json.loads(
-        text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, **options
-    )
+    """As `json.loads`, whose `options` it takes, but refuses duplicate keys, and NaN and infinite
+    numbers unless there is a `parse_constant`."""
+    hooks = {"object_pairs_hook": _without_duplicates, "parse_constant": _no_constant}
+    return json.loads(text, **(hooks | options))
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,3 +131,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
+
+
+def _limit(name: str) -> dict[str, str]:
+    if name == "NaN":
+        _no_constant(name)
+    return {"__float__": name}

@@ -158,6 +158,41 @@ READ = {
         "t5gemma", "encoder", layer_types=["full_attention"] * 2
     ),
     "biases of the attention": with_config("beam", attention_bias=True),
+    "biases of the attention, but for its outputs": with_config(
+        "mimo_v2_flash", attention_bias=True
+    ),
+    "a hybrid of attention alone": with_config(
+        "granitemoehybrid", layer_types=["full_attention"] * 3, position_embedding_type="rope"
+    ),
+    "a hybrid of attention alone, by indices": with_config("bamba", attn_layer_indices=[0, 1, 2]),
+    "a hybrid without attention": with_config("bamba", attn_layer_indices=[]),
+    "no layer that predicts a second token": tiny("deepseek_v3", num_nextn_predict_layers=0),
+    "experts in no layer": with_config("deepseek_v3", first_k_dense_replace=2),
+    "experts of all groups": with_config(
+        "deepseek_v2", topk_method="group_limited_greedy", n_group=2, topk_group=2
+    ),
+    "experts in all layers of a pair": with_config(
+        "switch_transformers", num_sparse_encoder_layers=2, num_sparse_decoder_layers=2
+    ),
+    "weights of experts that are not normalised": with_config("beam", norm_topk_prob=False),
+    "temperatures of no layer": with_config("beam", layer_types=["sliding_attention"] * 2),
+    "gates of elements, by no word": with_config("laguna", gating=False),
+    "rotary positions of no layer": with_config("afmoe", layer_types=["full_attention"] * 4),
+    "heads of no layer": with_config("lfm2_moe", layer_types=["conv"] * 3),
+    "positions of every second layer": with_config("llama4_text", no_rope_layer_interval=2),
+    "a number of classes, without names": replace(
+        all_cases()["bert.sequence"],
+        config={**all_cases()["bert.sequence"].config, "num_labels": 5},
+        published={"id2label": None, "label2id": None, "num_labels": 5},
+    ),
+    "a number of classes, without names, of a decoder": replace(
+        with_config("llama", num_labels=5),
+        model_class="LlamaForSequenceClassification",
+        published={"id2label": None, "label2id": None, "num_labels": 5},
+    ),
+    "a pooling that the head has no use for": tiny("eurobert", classifier_pooling="mean"),
+    "what whisper does in training": tiny("whisper", apply_spec_augment=True, mask_time_prob=0.1),
+    "a pair with a head of its own": with_config("t5gemma", tie_word_embeddings=False),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -206,6 +241,14 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
 
 
 REFUSED = {
+    "biases that are left out": (
+        with_config("bloom", slow_but_exact=True, pretraining_tp=2),
+        "`slow_but_exact` with a `pretraining_tp` leaves out biases",
+    ),
+    "weights of experts that are divided by the number of them that are not 0": (
+        inside("dbrx", "ffn_config", moe_normalize_expert_weights=0.0),
+        "`normalize_order` .*must be greater than 0",
+    ),
     "an encoder of images that has no head": (
         inside("siglip", "vision_config", vision_use_head=False),
         "without its head, the encoder of images has no vectors to compare",

@@ -97,8 +97,9 @@ class Config(Mapping[str, Any]):
 
     def unread(self, inert: frozenset[str]) -> list[Problem]:
         """Return the values that differ from the defaults and were never read, except `inert`
-        ones."""
+        ones, whose keys may have any spelling."""
         known = self._values
+        considered = self.read.union(inert, *(self._spellings.get(key, ()) for key in inert))
         return [
             Problem(
                 f"`{key}` is {json.dumps(value)}, and nothing reads it; only its default, "
@@ -107,7 +108,7 @@ class Config(Mapping[str, Any]):
                 help="a family file that reads it, or lists it under `ignores`, would be needed",
             )
             for key, value in self.file.data.items()
-            if key in known and value != known[key] and key not in self.read | inert
+            if key in known and value != known[key] and key not in considered
         ]
 
 

@@ -128,6 +128,28 @@ def parse(source: str, functions: Functions) -> Expression:
     return Expression(source.strip(), tree)
 
 
+def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in an expression, functions too, and the keys in `config.key` and
+    `get('key')`; none if it is no expression."""
+    try:
+        tree = ast.parse(source.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset(), frozenset()
+    names: set[str] = set()
+    keys: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name):
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="config"), attr=key):
+                keys.add(key)
+            case ast.Call(func=ast.Name(id="get"), args=[ast.Constant(value=str(key)), *_]):
+                keys.add(key)
+            case _:
+                pass
+    return frozenset(names), frozenset(keys)
+
+
 def _is_simple(node: ast.AST) -> bool:
     """Return whether the contents of a node of an allowed type are allowed, too."""
     if isinstance(node, ast.Constant):

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -31,6 +32,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
+from zoo.families.expression import names_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.value_errors import Format, nearest_literal, value_message
@@ -38,6 +40,7 @@ from zoo.wording import did_you_mean, dotted, quoted
 
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
+_INSERTED = re.compile(r"\$\{(.*?)\}")
 
 
 class Rule(BaseModel):
@@ -93,6 +96,13 @@ class Rule(BaseModel):
         """The names in the zoo."""
         return (self.zoo,) if isinstance(self.zoo, str) else tuple(self.zoo)
 
+    def expressions(self) -> Iterator[str]:
+        """Yield its expressions, with those inside names."""
+        for source in (self.when, *self.parts, *self.sizes.values()):
+            if isinstance(source, str):
+                yield source
+        yield from _INSERTED.findall(" ".join((self.hf, *self.targets, self.computed or "")))
+
 
 class _Head(BaseModel):
     """The statements of a family file beside its tables."""
@@ -143,11 +153,49 @@ class Family:
     n_lines: int = field(compare=False)
     """The number of lines of its own file that are not blank."""
 
+    @cached_property
+    def needed(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names, functions too, in the expressions that the spec or a rule may need, in
+        whatever branch; and the keys of a configuration that these read, if they are evaluated."""
+        names: set[str] = set()
+        keys: set[str] = set()
+        pending = [*_expressions(self.spec)]
+        for rule, _ in self.rules.values():
+            pending += rule.expressions()
+        while pending:
+            new, read = names_in(pending.pop())
+            keys |= read | new - self.let.keys()
+            for name in (new - names) & self.let.keys():
+                pending += _expressions(self.let[name][0])
+            names |= new
+        return frozenset(names), frozenset(keys)
+
+    def expressions(self) -> Iterator[str]:
+        """Yield every expression."""
+        yield from _expressions(self.spec)
+        for value, _ in self.let.values():
+            yield from _expressions(value)
+        for rule, _ in self.rules.values():
+            yield from rule.expressions()
+
     def place(self, rule: str, key: str | None = None) -> Place:
         """Return the place of a rule, or of one of its keys."""
         _, document = self.rules[rule]
         path: KeyPath = ("weights", rule) if key is None else ("weights", rule, key)
         return document.place(path, value=key is not None)
+
+
+def _expressions(value: Any) -> Iterator[str]:
+    """Yield the expressions in a value of a family file, without the sign before them."""
+    if isinstance(value, Table):
+        for entry in value.entries.values():
+            yield from _expressions(entry if isinstance(entry, Table) else entry.value)
+    elif isinstance(value, dict | list):
+        items = cast("dict[str, Any] | list[Any]", value)
+        for item in items.values() if isinstance(items, dict) else items:
+            yield from _expressions(item)
+    elif isinstance(value, str) and value.startswith("="):
+        yield value[1:]
 
 
 def read_family(path: Path, registered: Mapping[str, Path] | None = None) -> Family:

@@ -37,6 +37,7 @@ from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
+from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.json_files import JsonFile, json_value, read_json
 from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
@@ -115,7 +116,8 @@ def plan_import(
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
-    if unread := scope.config.unread(families.vocabulary.inert | family.ignores | {KEY}):
+    inert = families.vocabulary.inert | family.ignores | _known_keys(family) | {KEY}
+    if unread := scope.config.unread(inert):
         raise WeightsError(unread)
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     _check_json(companions, source)
@@ -245,6 +247,13 @@ def _check_name(name: str, where: Place) -> None:
         message = f"{quoted(name)} cannot be the name of a model"
         hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
         raise WeightsError(Problem(message, where, hint))
+
+
+def _known_keys(family: Family) -> frozenset[str]:
+    """Return the keys of configurations of which a family knows the meaning, by its expressions or
+    through `rope()`. It does not read each for each checkpoint: some have no use for it."""
+    names, keys = family.needed
+    return keys | ROTARY_KEYS if "rope" in names else keys
 
 
 def _check_json(companions: Iterable[Companion], source: Path) -> None:

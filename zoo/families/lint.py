@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,14 +26,12 @@ from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.json_files import JsonFile, read_json
 from zoo.registry import Registry
-from zoo.resolving.tables import Table
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
-_PRESENT = re.compile(r"present\(\s*'(.*?)'")
-_INSERTED = re.compile(r"\$\{(.*?)\}")
+_PRESENT = re.compile(r"""present\(\s*['"](.*?)['"]""")
 _CLASS = re.compile(r"\barchitecture\b")
-_WORD = re.compile(r"'(\w+)'")
+_WORD = re.compile(r"""['"](\w+)['"]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,49 +90,29 @@ def _default_configs(family: Family, families: Families) -> Iterator[JsonFile]:
         yield JsonFile(Path(CONFIG), {"model_type": model_type, **family.example}, "")
 
 
-def _expressions(family: Family) -> list[str]:
-    """Return the texts of all expressions, with `'` around their strings."""
-    texts = [repr(value) for value, _ in family.let.values()]
-    for rule, _ in family.rules.values():
-        texts += map(repr, (rule.when, *rule.parts, *rule.sizes.values()))
-        texts += _INSERTED.findall(" ".join((rule.hf, *rule.targets, rule.computed or "")))
-    texts += [repr(value) for table in family.spec.written() for value in _values(table)]
-    return [text.replace("\\'", "'").replace('"', "'") for text in texts]
-
-
-def _values(table: Table) -> Iterator[Any]:
-    for entry in table.entries.values():
-        if isinstance(entry, Table):
-            yield from _values(entry)
-        else:
-            yield entry.value
-
-
 def _unread(family: Family) -> Iterator[Problem]:
     """Yield a problem for each name in the `[let]` of the family's own file that no expression
     reads. A family without a model type has names for those that extend it."""
     if not family.model_types:
         return
+    needed, _ = family.needed
     for name, (_, document) in family.let.items():
-        others = {other: value for other, value in family.let.items() if other != name}
-        texts = _expressions(replace(family, let=others))
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        if document.name == str(family.path) and not any(map(word.search, texts)):
-            near = did_you_mean(name, others, "leave it out")
+        if document.name == str(family.path) and name not in needed:
+            near = did_you_mean(name, family.let.keys() - {name}, "leave it out")
             yield Problem(f"nothing reads {quoted(name)}", document.place(("let", name)), near)
 
 
 def _classes(family: Family) -> list[str]:
     """Return the classes by which a checkpoint may have been saved: every word that expressions
     compare the class with, and `""` for any other."""
-    asked = [text for text in _expressions(family) if _CLASS.search(text)]
+    asked = [text for text in family.expressions() if _CLASS.search(text)]
     return ["", *sorted({word for text in asked for word in _WORD.findall(text)})]
 
 
 def _forms(family: Family) -> list[frozenset[str]]:
     """Return the subsets that are checked of the tensors that expressions ask for: none of them,
     each of them alone, and at last all."""
-    asked = sorted({name for text in _expressions(family) for name in _PRESENT.findall(text)})
+    asked = sorted({name for text in family.expressions() for name in _PRESENT.findall(text)})
     forms = [frozenset[str](), *(frozenset([name]) for name in asked), frozenset(asked)]
     return list(dict.fromkeys(forms))
 

@@ -24,6 +24,13 @@ from zoo.value_errors import value_message
 from zoo.wording import dotted, quoted
 
 FILE_NAME = "vocabulary.toml"
+ROTARY_KEYS = frozenset(
+    {
+        *("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"),
+        *("max_position_embeddings", "original_max_position_embeddings"),
+    }
+)
+"""The keys of a configuration that `rope()` reads."""
 _KNOWN_SETTINGS = (
     *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"),
     *("original_max_position_embeddings", "mscale", "mscale_all_dim"),
