@@ -55,7 +55,7 @@ from zoo.families.reader import Reader
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import family_spec
-from zoo.json_files import read_json
+from zoo.json_files import parse_json, read_json
 from zoo.weights.open_file import OpenFile
 
 LLAMA: dict[str, Any] = {
@@ -491,7 +491,7 @@ def test_no_config(source: Path) -> None:
             "\N{BYTE ORDER MARK}{}",
             "config.json: error: not JSON: it begins with a byte order mark\n",
         ),
-        ('{"a": 1,\n "a": 2}', "written twice"),
+        ('{"a": 1,\n "a": 2}', "the key `a` is written twice"),
         ('{"a": NaN}', "NaN is no number"),
         ("[]", "an object is expected"),
         ("[" * 100_000, "not JSON"),
@@ -594,6 +594,35 @@ def test_the_place_is_that_of_the_key_of_the_object(tmp_path: Path) -> None:
     place = file.place("text_config", "hidden", "hidden")
     assert (place.line, place.column) == (2, 29)
     assert file.place("deep").line is None
+
+
+def test_places_take_no_more_memory_for_keys_that_are_deep_inside(tmp_path: Path) -> None:
+    text = '{"a":' * 900 + json.dumps({f"k{n}": n for n in range(10_000)}) + "}" * 900
+    file = parse_json(tmp_path / "config.json", text.encode())
+    tracemalloc.start()
+    place = file.place(*["a"] * 900, "k9999")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (place.line, place.column) == (1, text.index('"k9999"') + 1)
+    assert most < 20_000_000  # the path of each key would be 72 MB
+
+
+def test_a_key_twice_among_many_is_told_fast(tmp_path: Path) -> None:
+    keys = [*(f'"k{n}": 1' for n in range(100_000)), '"k99999": 2']
+    start = time.process_time()
+    with pytest.raises(zoo.WeightsError, match="the key `k99999` is written twice"):
+        parse_json(tmp_path / "config.json", f"{{{', '.join(keys)}}}".encode())
+    # Not a measure of speed: a quadratic algorithm takes minutes.
+    assert time.process_time() - start < 20
+
+
+def test_a_json_file_has_at_most_10_mb(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"{}".ljust(10_000_000))
+    assert read_json(path).data == {}
+    path.write_bytes(b"{}".ljust(10_000_001))
+    with pytest.raises(zoo.WeightsError, match="larger than 10,000,000 bytes"):
+        read_json(path)
 
 
 def test_what_is_made_of_several_values_leads_to_the_family_and_the_config(source: Path) -> None:

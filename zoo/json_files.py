@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +16,7 @@ from zoo.document import Document
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
 from zoo.file_hints import inside
+from zoo.wording import quoted
 
 MAX_BYTES = 10_000_000
 _TOKEN = re.compile(r'[][{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
@@ -31,29 +33,34 @@ class JsonFile:
     def place(self, *keys: str) -> Place:
         """Return the place of a key of the object, or with further keys, of a key in the object
         that it has; only the file if there is no such key."""
-        if keys not in self._spans:
-            return Place(str(self.path))
-        start, end = self._spans[keys]
-        return self._document.at_offset(start, end - start)
+        start = end = 0
+        for key in keys:
+            if (end, key) not in self._spans:
+                return Place(str(self.path))
+            start, end = self._spans[end, key]
+        return self._document.at_offset(start, end - start) if keys else Place(str(self.path))
 
     @cached_property
     def _document(self) -> Document:
         return Document(str(self.path), self.data, self.text)
 
     @cached_property
-    def _spans(self) -> Mapping[tuple[str, ...], tuple[int, int]]:
-        """The start and end of every key in the text, with its quotes. The text is known to be
-        JSON."""
-        spans: dict[tuple[str, ...], tuple[int, int]] = {}
-        keys: list[str] = []
+    def _spans(self) -> Mapping[tuple[int, str], tuple[int, int]]:
+        """The start and end of every key in the text, with its quotes, by the end of the key of the
+        object that it is in (0 for the outermost), and its name. The text is known to be JSON."""
+        spans: dict[tuple[int, str], tuple[int, int]] = {}
+        objects: list[int] = []
+        latest = 0
         for token in _TOKEN.finditer(self.text):
-            if token[0] in ("{", "["):
-                keys.append("")
+            if token[0] == "{":
+                objects.append(latest)
+            elif token[0] == "[":
+                objects.append(latest := -1)  # nothing in an array has a place
             elif token[0] in ("}", "]"):
-                keys.pop()
+                objects.pop()
             elif token["colon"]:
-                keys[-1] = json.loads(token["string"])
-                spans[tuple(keys)] = token.span("string")
+                spans[objects[-1], json.loads(token["string"])] = token.span("string")
+                latest = token.end("string")
         return spans
 
 
@@ -123,9 +130,9 @@ def strict_json(text: str, **options: Any) -> Any:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is written twice")
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the key {quoted(twice)} is written twice")
     return data
 
 
