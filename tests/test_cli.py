@@ -433,13 +433,30 @@ def test_human_bytes(count: int, text: str) -> None:
         ("2GiB", 2 << 30),
         ("7B", 7),
         ("1TB", 10**12),
+        ("9007199254740993", 9007199254740993),  # no float64 is this number
     ],
 )
 def test_numbers_of_bytes_are_read(text: str, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1XB", "GB", "1.5", "0.1kiB", "1e999", "1 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "x",
+        "1XB",
+        "GB",
+        "1.5",
+        "0.1kiB",
+        "1e999",
+        "1 2",
+        "9" * 400,
+        "\N{FULLWIDTH DIGIT ONE}",
+    ],
+)
 def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zoo) -> None:
     with pytest.raises(
         ValueError, match="is not a number of bytes: write 500000000, 500MB or 2GiB"

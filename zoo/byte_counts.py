@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
-_NUMBER = r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?"
+_NUMBER = re.compile(
+    r"(\d{1,30}(?:\.\d{1,30})?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?", re.ASCII | re.IGNORECASE
+)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -27,10 +30,10 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: the text is not a number of bytes, or not a whole number of at least 1.
     """
-    found = re.fullmatch(_NUMBER, text.strip(), re.IGNORECASE)
+    found = _NUMBER.fullmatch(text.strip())
     if found is not None:
         number, unit, binary = found.groups()
-        count = float(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]
-        if count >= 1 and count == int(count):
+        count = Fraction(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]
+        if count >= 1 and count.denominator == 1:
             return int(count)
     raise ValueError(f"{text!r} is not a number of bytes: write 500000000, 500MB or 2GiB")
