@@ -436,6 +436,18 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert '- "tiny"' in Path("tagged/README.md").read_text()
 
 
+def test_a_card_has_at_most_10_million_characters(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = "---\nlicense: mit\n---\n"
+    Path("saved/README.md").write_text(card.ljust(10_000_000))
+    assert run(["bundle", "make", "saved", "made"]) == 0
+    Path("saved/README.md").write_text(card.ljust(10_000_001))
+    assert run(["bundle", "make", "saved", "other"]) == 2
+    told = "saved/README.md: error: the card has more than 10,000,000 characters"
+    assert told in capsys.readouterr().err
+
+
 def test_an_expression_of_licences_is_stated_and_read(saved: Path) -> None:
     stated = "MIT OR Apache-2.0"
     assert run(["bundle", "make", "saved", "made", "--license", stated]) == 0

@@ -916,6 +916,7 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("MIT WITH Apache-2.0", "is no expression"),
         ("(MIT OR GPL-2.0-or-later) WITH Classpath-exception-2.0", "is no expression"),
         ("GPL-2.0-or-later WITH LLVM-exception WITH LLVM-exception", "is no expression"),
+        ("(" * 499 + "MIT" + ")" * 499, "has more than 1,000 characters"),
     ],
 )
 def test_a_licence_has_the_name_of_one(

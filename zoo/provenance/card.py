@@ -21,6 +21,7 @@ CARD_NAME = "README.md"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 _STATED = re.compile(r"^license: *[\"']?([^\"'#\n]*?)[\"']? *(#.*)?$", re.MULTILINE)
 _METADATA = re.compile(r"---\n.*?\n---(\n|\Z)", re.DOTALL)
+_MOST = 10_000_000
 _UNKNOWN = "unknown"
 _CARD = """\
 ---
@@ -92,13 +93,17 @@ def read_card(path: Path) -> str:
     """Return the text of an existing card.
 
     Raises:
-        ZooError: it cannot be read, or does not begin with the metadata block.
+        ZooError: it cannot be read, is too long, or does not begin with the metadata block.
     """
     try:
         check_ends(path)
-        text = path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise ZooError(Problem(f"the card cannot be read: {error}", Place(str(path)))) from None
+    if len(text) > _MOST:
+        message = f"the card has more than {_MOST:,} characters"
+        raise ZooError(Problem(message, Place(str(path))))
     if not _METADATA.match(text):
         help_ = "it begins with a line `---`, some `key: value` lines, and a line `---`"
         raise ZooError(Problem("the card has no metadata block", Place(str(path)), help_))

@@ -12,6 +12,8 @@ from zoo.wording import nearest, quoted
 
 _NO_STATEMENT = ("NOASSERTION", "NONE")
 _OWN = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
+_OTHERS = "other terms are `LicenseRef-NAME` or `other`"
+_LONGEST = 1000
 _SYMBOLS = {"AND": "&", "OR": "&", "WITH": "w", "(": "(", ")": ")"}
 
 
@@ -32,6 +34,9 @@ def license_problem(stated: str) -> Problem | None:
     """
     if not stated.isprintable():
         return Problem(f"{quoted(stated)} is no licence: it is on one line")
+    if len(stated) > _LONGEST:
+        message = f"{quoted(stated)} has more than {_LONGEST:,} characters, too many for a licence"
+        return Problem(message, help=_OTHERS)
     known = _known()
     symbols = ""
     for word in re.findall(r"[()]|[^\s()]+", stated):
@@ -49,8 +54,7 @@ def license_problem(stated: str) -> Problem | None:
             symbols += "l"
         else:
             near = nearest(word, [*known.licenses.values(), *known.exceptions.values()])
-            others = "other terms are `LicenseRef-NAME` or `other`"
-            hint = f"did you mean `{near}`? If not: {others}" if near else others
+            hint = f"did you mean `{near}`? If not: {_OTHERS}" if near else _OTHERS
             return Problem(f"{quoted(word)} is no licence that SPDX or the hub names", help=hint)
     if not _is_expression(symbols):
         hint = (
