@@ -132,6 +132,25 @@ def test_a_copy_is_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> Non
     assert synced == [(target.stat().st_ino, 100_000)]
 
 
+def test_the_files_of_a_folder_are_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[tuple[int, int]]
+) -> None:
+    rename, before = Path.rename, set[tuple[int, int]]()
+
+    def recorded(self: Path, target: Path) -> Path:
+        before.update(synced)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", recorded)
+    folder = tmp_path / "made"
+    with new_folder(folder) as made:
+        (made / "a").write_bytes(bytes(1000))
+        (made / "inner").mkdir()
+        (made / "inner" / "b").write_bytes(bytes(2000))
+    found = [path.stat() for path in (folder, *folder.rglob("*"))]
+    assert before == {(status.st_ino, status.st_size) for status in found}
+
+
 def test_folders_are_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
     """Each folder is synced before another is created in it."""
     make_folder(tmp_path / "a" / "b")
