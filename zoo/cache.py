@@ -223,6 +223,11 @@ class AttentionCache:
         """The numbers of tokens after which there is a state."""
         return self._states.keys()
 
+    @property
+    def tokens(self) -> Tensors:
+        """The tensors of the tokens that are kept, the latest last; none before the first ones."""
+        return self._last(self._end)
+
     def keep_state(self, *state: torch.Tensor) -> None:
         """Store what all tokens so far, the new ones included, leave for the next ones, in place of
         the `state` before them.
@@ -274,7 +279,7 @@ class AttentionCache:
     def _slide(self, new: Tensors, n_past: int, n_kept: int) -> Tensors:
         """Move the last `n_kept` tokens, new ones included, to the front of the buffers; return
         the last `n_past` earlier ones and the new ones."""
-        every = [torch.cat(pair, -2) for pair in zip(self._last(self._end), new, strict=True)]
+        every = [torch.cat(pair, -2) for pair in zip(self.tokens, new, strict=True)]
         n_kept = min(n_kept, every[0].shape[-2])
         for buffer, tensor in zip(self._buffers, every, strict=True):
             buffer[..., :n_kept, :] = tensor[..., tensor.shape[-2] - n_kept :, :]

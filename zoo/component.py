@@ -282,9 +282,9 @@ class Component(BaseModel):
 
     def _lacks(self, method: str) -> PluginError:
         """Return the error for a method that a description does not define and that is called."""
-        return PluginError(Problem(f"{self._named()} has no method `{method}`", help=MEND))
+        return PluginError(Problem(f"{self.named()} has no method `{method}`", help=MEND))
 
-    def _named(self) -> str:
+    def named(self) -> str:
         """Return its name for messages."""
         return type(self).__name__
 

@@ -136,10 +136,9 @@ class FixedAttentionCache(AttentionCache):
         found._of_memory = kept._of_memory
         if kept.state is not None:
             found._states = {0: kept.state}
-        for buffer in kept._buffers:
-            room = buffer.new_zeros(*buffer.shape[:-2], cache.capacity, buffer.shape[-1])
-            first = cache.length - kept._end
-            room[..., first : cache.length, :] = buffer[..., : kept._end, :]
+        for tokens in kept.tokens:
+            room = tokens.new_zeros(*tokens.shape[:-2], cache.capacity, tokens.shape[-1])
+            room[..., cache.length - tokens.shape[-2] : cache.length, :] = tokens
             found._buffers.append(room)
         return found
 

@@ -49,9 +49,9 @@ class Plugin(Component):
     that ship leave out such a branch."""
     kind: str
 
-    def _named(self) -> str:
+    def named(self) -> str:
         """The slot and the registered name, such as `ffn.mlp`."""
-        slot, name = slot_of(self), super()._named()
+        slot, name = slot_of(self), super().named()
         return name if slot is None else f"{slot}.{self.kind} ({name})"
 
 

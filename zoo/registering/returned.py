@@ -27,7 +27,7 @@ def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callabl
 
     @functools.wraps(method)
     def called(component: Any, *arguments: Any, **options: Any) -> Any:
-        with plugin_code(f"`{method.__name__}` of {component._named()}"):
+        with plugin_code(f"`{method.__name__}` of {component.named()}"):
             returned = method(component, *arguments, **options)
         name = wanted(component)
         if not isinstance(returned, _class(name)):
@@ -56,7 +56,7 @@ def _wrongly_returned(
         hint = f"return an instance of {wanted}"
     code = inspect.unwrap(method).__code__
     return Problem(
-        f"`{method.__name__}` of {component._named()} returned {what}, and not a {wanted}\n"
+        f"`{method.__name__}` of {component.named()} returned {what}, and not a {wanted}\n"
         f"  {code.co_filename}:{code.co_firstlineno}, in {method.__qualname__}",
         help=hint,
     )
