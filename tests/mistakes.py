@@ -227,6 +227,15 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "an array for all components, of which one takes none": (
+        spec('bias = «["q"]»'),
+        [
+            (
+                "`bias` of `encoder.block.ffn` must be `true` or `false`, not an array",
+                "help: the table of each component may state its own: the nearest counts",
+            )
+        ],
+    ),
     "a number for a word or an array": (
         spec('attention = { kind = "multi_head", bias = «3» }'),
         [("`bias` must be `true` or `false` or an array, not the integer `3`",)],

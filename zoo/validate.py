@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import ValidationError
@@ -166,6 +167,17 @@ class _Validation:
             name, source = mark.given.get(name, name), around
         return name, source
 
+    @cached_property
+    def read_differently(self) -> set[Leaf]:
+        """The values that several components read, whose fields do not all take the same."""
+        takes: dict[Leaf, set[str]] = {}
+        for node in self.root.walk():
+            for name, leaf in node.values.items():
+                if isinstance(leaf, Leaf):
+                    field = node.cls.model_fields[name]
+                    takes.setdefault(leaf, set()).add(f"{field.annotation} {field.metadata}")
+        return {leaf for leaf, found in takes.items() if len(found) > 1}
+
     def add_assertion(self, node: Node, error: BaseException) -> None:
         """Record a failed `assert`, which is a bug of the plugin and not a mistake of the user."""
         what = f"validating {_named(node)}"
@@ -196,8 +208,13 @@ class _Validation:
             place = self.place_of(node)
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
-            message = f"`{name}` {value_message(*same)}"
-            self.findings.add_once(Problem(message, place, nearest_literal(same)))
+            hint = nearest_literal(same)
+            whose = ""
+            if isinstance(leaf, Leaf) and leaf in self.read_differently:
+                whose = f" of `{dotted(node.path)}`"
+                hint = hint or "the table of each component may state its own: the nearest counts"
+            message = f"`{name}`{whose} {value_message(*same)}"
+            self.findings.add_once(Problem(message, place, hint))
 
     def finish(self) -> None:
         """Report the missing keys with the components that need them, those of the same components
