@@ -56,7 +56,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }
-RECURRENT = {"attention.short_convolution", "attention.gated_delta", "attention.mamba2"}
+WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
+RECURRENT = {
+    f"attention.{kind}" for kind in ("short_convolution", "gated_delta", "mamba", "mamba2")
+}
 """What has no place in an encoder, nor attends to one."""
 
 
@@ -64,7 +67,7 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     """Return a small spec of two layers with this component."""
     name = f"{slot}.{kind}"
     sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16}
-    own = {"n_heads": 2} if name not in ("attention.none", "attention.short_convolution") else {}
+    own = {"n_heads": 2} if name not in WITHOUT_HEADS else {}
     own |= {"d_ff": 24} if name not in ("ffn.residual_stack", "ffn.none") else {}
     if name == "builder.dual_encoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}

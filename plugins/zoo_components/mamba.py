@@ -1,0 +1,89 @@
+"""The layer of Mamba, in the `attention` slot."""
+
+from math import ceil
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from zoo.component import Shared, Size, Slot
+from zoo.layout import Layout, Tensor, linear, vector
+from zoo.slots import Norm
+from zoo_components.convolution import convolution
+from zoo_components.norm import NoNorm, of_width
+from zoo_components.recurrent import FIRST_STEP, Recurrent
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Mamba(Recurrent):
+    """The selective state space layer of Mamba (Gu and Dao 2023, arXiv:2312.00752): each channel
+    has `state_size` states h, which a token with the value x, the steps d and the vectors B and C
+    turns into exp(-d exp(log_rate)) h + d x B, and reads as the sum of C h, plus skip x. Values go
+    through a short convolution and SiLU; steps, B and C are linear maps of the result, and steps
+    are the softplus of step_proj(step_a_proj(x)). What is read is multiplied with
+    silu(gate_proj(x)). The tokens are gone through one by one, also in training: `mamba2`, which
+    has one rate for a head, computes whole chunks. Generation keeps the states, and the last inputs
+    of the convolution. All rates start at 1, where the paper starts those of a channel at 1, 2, 3
+    and so on."""
+
+    d_inner: Shared[Size] = Field(default_factory=lambda data: 2 * data["d_model"])
+    """The number of channels; 2 d_model by default."""
+    state_size: Size = 16
+    """The number of states of a channel, which is the width of B and C."""
+    step_rank: Size = Field(default_factory=lambda data: ceil(data["d_model"] / 16))
+    """The width of the latent that the steps of all channels are made from; d_model / 16 by
+    default, rounded up."""
+    kernel_size: Size = 4
+    """The number of tokens that the convolution reads, the token itself included."""
+    conv_bias: bool = True
+    """Whether the convolution has a bias."""
+    bias: Shared[bool] = False
+    """Whether the maps from and to the model's width have a bias."""
+    latent_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="step_rank")] = (
+        Field(default_factory=lambda data: NoNorm(kind="none", width=data["step_rank"]))
+    )
+    """The norm of the latent of the steps, of B and of C, each by itself (Jamba, Lieber et al.
+    2024, arXiv:2403.19887)."""
+
+    def layout(self) -> Layout:
+        inner, states = self.d_inner, self.state_size
+        norms = {
+            "step_norm": self.latent_norm.layout(),
+            "b_norm": of_width(self.latent_norm, states).layout(),
+            "c_norm": of_width(self.latent_norm, states).layout(),
+        }
+        return Layout(
+            {
+                "gate_proj": linear(self.d_model, inner, bias=self.bias),
+                "v_proj": linear(self.d_model, inner, bias=self.bias),
+                "v_conv": convolution(inner, self.kernel_size, bias=self.conv_bias),
+                "step_a_proj": linear(inner, self.step_rank, bias=False),
+                "b_proj": linear(inner, states, bias=False),
+                "c_proj": linear(inner, states, bias=False),
+                **{name: norm for name, norm in norms.items() if norm.parts},
+                "step_proj": linear(self.step_rank, inner, bias=False),
+                "step_bias": vector(inner, value=FIRST_STEP),
+                "log_rate": Tensor((inner, states), "constant"),
+                "skip": vector(inner, value=1.0),
+                "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
+            },
+            f"{self.kind}, {inner} channels of {states} states",
+            state=inner * (states + self.kernel_size - 1),
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.mamba import Mamba as Module
+
+        return Module(
+            d_model=self.d_model,
+            d_inner=self.d_inner,
+            state_size=self.state_size,
+            step_rank=self.step_rank,
+            kernel_size=self.kernel_size,
+            conv_bias=self.conv_bias,
+            bias=self.bias,
+            step_norm=self.latent_norm.build(),
+            b_norm=of_width(self.latent_norm, self.state_size).build(),
+            c_norm=of_width(self.latent_norm, self.state_size).build(),
+        )

@@ -1,0 +1,112 @@
+"""The layer of Mamba (Gu and Dao 2023, arXiv:2312.00752)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from zoo.linear import Linear, together
+from zoo_components.modules.convolution import CausalConvolution, convolved, hidden
+from zoo_components.modules.norm import widen, without_autocast
+from zoo_components.modules.recurrent import Recurrent, State
+
+CHUNK = 64
+"""The number of tokens whose states are held at once, if no gradients are computed."""
+
+
+class Mamba(Recurrent):
+    """o_proj(gate * y) with y_t = C_t h_t + skip v_t for each channel, where
+    h_t = exp(-d_t exp(log_rate)) h_(t-1) + d_t v_t B_t."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_inner: int,
+        state_size: int,
+        step_rank: int,
+        kernel_size: int,
+        conv_bias: bool,
+        bias: bool,
+        step_norm: nn.Module,
+        b_norm: nn.Module,
+        c_norm: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.gate_proj = Linear(d_model, d_inner, bias=bias)
+        self.v_proj = Linear(d_model, d_inner, bias=bias)
+        self.v_conv = CausalConvolution(d_inner, kernel_size, bias=conv_bias)
+        self.step_a_proj = Linear(d_inner, step_rank, bias=False)
+        self.b_proj = Linear(d_inner, state_size, bias=False)
+        self.c_proj = Linear(d_inner, state_size, bias=False)
+        self.step_norm, self.b_norm, self.c_norm = step_norm, b_norm, c_norm
+        self.step_proj = Linear(step_rank, d_inner, bias=False)
+        self.step_bias = nn.Parameter(torch.empty(d_inner))
+        self.log_rate = nn.Parameter(torch.empty(d_inner, state_size))
+        self.skip = nn.Parameter(torch.ones(d_inner))
+        self.o_proj = Linear(d_inner, d_model, bias=bias)
+
+    def extra_repr(self) -> str:
+        """The channels and the states, as `print(model)` shows them: `64 channels of 16 states`."""
+        d_inner, state_size = self.log_rate.shape
+        return f"{d_inner} channels of {state_size} states"
+
+    def mix(
+        self, x: torch.Tensor, seen: torch.Tensor | None, before: State | None
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """As in `Recurrent`; the state is the last inputs of the convolution, and the states."""
+        v, gate = together([self.v_proj, self.gate_proj], x)
+        (v,), after = convolved([self.v_conv], [v], seen, before)
+        step, b, c = together([self.step_a_proj, self.b_proj, self.c_proj], v.to(x.dtype))
+        step = widen(self.step_proj(self.step_norm(step))) + widen(self.step_bias)
+        step = hidden(F.softplus(step), seen)
+        b, c = widen(self.b_norm(b)), widen(self.c_norm(c))
+        # What autocast rounds would be lost in a sum over many tokens.
+        with without_autocast(x):
+            rate = widen(self.log_rate).exp()
+            y, state = scan(step, v, b, c, rate, None if before is None else before[1])
+            y = torch.addcmul(y, widen(self.skip), v) * F.silu(widen(gate))
+        output: torch.Tensor = self.o_proj(y.to(x.dtype))
+        return output, [*after, state]
+
+
+def scan(
+    step: torch.Tensor,
+    v: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    rate: torch.Tensor,
+    state: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum over the states of c_t h_t, with h_t = exp(-step_t rate) h_(t-1) + step_t v_t b_t.
+
+    Rates differ from state to state, so that a chunk of tokens is no product of matrices as in
+    Mamba-2: the states are made one token after the other.
+
+    Args:
+        step: (..., length, channels).
+        v: (..., length, channels).
+        b: (..., length, states).
+        c: (..., length, states).
+        rate: (channels, states).
+        state: h before the first token, (..., channels, states); None if it is zero.
+
+    Returns:
+        What the tokens read, (..., length, channels), and h after the last one.
+    """
+    if state is None:
+        state = step.new_zeros(*step.shape[:-2], *rate.shape)
+    read = [v[..., :0, :]]
+    for start in range(0, step.shape[-2], CHUNK):
+        of_chunk = (..., slice(start, start + CHUNK), slice(None))
+        decay = torch.exp(-step[of_chunk][..., None] * rate)
+        added = (step * v)[of_chunk][..., None] * b[of_chunk][..., None, :]
+        states = []
+        for kept, new in zip(decay.unbind(-3), added.unbind(-3), strict=True):
+            state = torch.addcmul(new, kept, state)
+            states.append(state)
+        read.append((torch.stack(states, -3) @ c[of_chunk][..., None]).squeeze(-1))
+    return torch.cat(read, -2), state
