@@ -46,7 +46,7 @@ class StoreError(ZooError):
     """The store cannot be read or written, or its content is wrong."""
 
 
-def cannot_read(path: Path, error: OSError) -> StoreError:
+def store_unreadable(path: Path, error: OSError) -> StoreError:
     """Return the error for files without read permission, as in the store of another user."""
     message = f"cannot be read: {error.strerror or error}"
     return StoreError(Problem(message, Place(str(path)), HINT))
@@ -232,7 +232,7 @@ def damaged(
         try:
             return digest(folder / path, on_bytes) == files[path]
         except PermissionError as error:
-            raise cannot_read(folder / path, error) from None
+            raise store_unreadable(folder / path, error) from None
         except OSError:
             return False
 
@@ -297,7 +297,7 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise store_unreadable(path, error) from None
     return True
 
 

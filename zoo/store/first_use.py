@@ -14,7 +14,7 @@ from zoo.atomic import make_folder, remove_file, sync, sync_tree
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.registering.catalog import MODEL_NAME
-from zoo.store.files import Store, StoreError, cannot_read, exists
+from zoo.store.files import Store, StoreError, exists, store_unreadable
 from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
     try:
         path.open("rb").close()
     except OSError as error:  # it is not damaged, and need not be forgotten
-        raise cannot_read(path, error) from None
+        raise store_unreadable(path, error) from None
     problems: list[Problem] = []
     source, files = None, dict[str, File]()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.atomic import remove_file, write_text
 from zoo.errors import Place, Problem
-from zoo.store.files import Store, StoreError, cannot_read
+from zoo.store.files import Store, StoreError, store_unreadable
 from zoo.store.pretrained import File
 
 FORMAT = 1
@@ -96,7 +96,7 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise store_unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "remove the file and pull the model again"
         raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
@@ -127,7 +127,7 @@ def versions(store: Store, name: str | None = None) -> Iterator[tuple[str, str]]
         return
     except OSError as error:
         # Not an empty result: a collector would then remove their files.
-        raise cannot_read(folder, error) from None
+        raise store_unreadable(folder, error) from None
     for path in paths:
         of, _, version = path.name.rpartition("@")
         if of and version.endswith(".json") and name in (None, of):
