@@ -185,7 +185,7 @@ def _check_input(
     raise PromiseError(f"`{name}` is cut to make of {_role(cut)}, {why}\nhelp: {help}")
 
 
-def _check_output(name: str, cut: Cut, module: nn.Module, args: Tensors, output: Any) -> None:
+def _check_output(name: str, cut: Cut, module: nn.Module, _args: Tensors, output: Any) -> None:
     expected = module.__dict__.pop("_expected")
     if not isinstance(expected, torch.Tensor):
         return

@@ -226,7 +226,7 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
         raise PromiseError("\n".join([str(error), *where, help])) from None
 
 
-def devices(spec: ModelSpec, registry: Registry) -> None:
+def devices(spec: ModelSpec, _registry: Registry) -> None:
     """The module makes its tensors on the device of its input. For another device, which need not
     be there, stand tensors without values on meta, which torch refuses to mix with those on the CPU
     as it does for any two devices."""

@@ -162,7 +162,7 @@ def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
         raise PromiseError(f"the default of `{name}` {told}") from None
 
 
-def meta(spec: ModelSpec, registry: Registry) -> None:
+def meta(spec: ModelSpec, _registry: Registry) -> None:
     """The module can be built on the meta device, without memory for its tensors."""
     with torch.device("meta"):
         model = spec.model.build()
@@ -185,7 +185,7 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
         )
 
 
-def layout(spec: ModelSpec, registry: Registry) -> None:
+def layout(spec: ModelSpec, _registry: Registry) -> None:
     """The layout states the names, shapes and kinds of the tensors of the module, and thereby its
     number of parameters, where those start that the module sets to a number, and the number of
     elements of the buffers that are not stored."""
