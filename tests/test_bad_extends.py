@@ -25,6 +25,34 @@ def test_keys_of_two_files_that_contradict(refused: Refused, project: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "at", "told"),
+    [
+        ("encoder.layers = [{ at = [1] }]", "[1]", "there is no layer 1: they are 0 to 0"),
+        ("encoder.d_ff = { per_layer = [8, 4] }", "[8", "`d_ff` has 2 values, one for each layer"),
+    ],
+)
+def test_fewer_layers_than_the_spec_that_is_extended_speaks_of(
+    line: str, at: str, told: str, refused: Refused, project: Path
+) -> None:
+    """The file at fault may be the other one, which states their number."""
+    (project / "base.toml").write_text(spec(line))
+    (project / "spec.toml").write_text('extends = "base"\nname = "child"\nn_layers = 1\n')
+    message = refused("validate", "spec.toml")
+    assert message.startswith(f"base.toml:10:{line.index(at) + 1}: error: {told}")
+    assert message.endswith(
+        "spec.toml:3:12: note: the number of layers is stated here\n"
+        "    3 | n_layers = 1\n"
+        "      |            ^\n"
+    )
+
+
+def test_a_wrong_rule_of_the_spec_that_is_extended(refused: Refused, project: Path) -> None:
+    (project / "base.toml").write_text(spec("encoder.layers = [{ at = 1 }]"))
+    (project / "spec.toml").write_text('extends = "base"\nname = "child"\nn_layers = 1\n')
+    assert "note" not in refused("validate", "spec.toml")
+
+
 @pytest.mark.parametrize("ring", [("a",), ("a", "b"), ("a", "b", "c")])
 def test_extends_in_a_circle(ring: tuple[str, ...], refused: Refused, project: Path) -> None:
     for name, parent in zip(ring, (*ring[1:], ring[0]), strict=True):

@@ -163,7 +163,8 @@ class _Resolver:
         # The first layer of a stack has what all layers have for which nothing else is stated.
         first = None
         if rules:
-            first = Layer(0, self.n_layers(self.lookup(rules.count, marks[rules.count], scope)))
+            count = self.lookup(rules.count, marks[rules.count], scope)
+            first = Layer(0, self.n_layers(count), count)
         for name, mark in marks.items():
             if name == "kind" or mark is GIVEN:
                 continue
@@ -321,7 +322,7 @@ class _Resolver:
         rules = [] if entry is None else self.rules.tables_of(name, entry)
         if first.n_layers is None:
             return []
-        selections = self.rules.selections(rules, first.n_layers)
+        selections = self.rules.selections(rules, first)
         if selections is None:
             return []
         ruled = {layer for layers in selections for layer in layers}
@@ -335,7 +336,7 @@ class _Resolver:
         found: list[Node] = []
         while left:
             layers, numbers = heappop(left)
-            layer = Layer(layers[0], first.n_layers)
+            layer = Layer(layers[0], first.n_layers, first.count)
             group = self.node(
                 mark.group,
                 None,

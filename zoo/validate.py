@@ -208,13 +208,12 @@ class _Validation:
             place = self.place_of(node)
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
-            hint = nearest_literal(same)
-            whose = ""
+            whose, help_ = "", nearest_literal(same)
             if isinstance(leaf, Leaf) and leaf in self.read_differently:
                 whose = f" of `{dotted(node.path)}`"
-                hint = hint or "the table of each component may state its own: the nearest counts"
+                help_ = help_ or "the table of each component may state its own: the nearest counts"
             message = f"`{name}`{whose} {value_message(*same)}"
-            self.findings.add_once(Problem(message, place, hint))
+            self.findings.add_once(Problem(message, place, help_))
 
     def finish(self) -> None:
         """Report the missing keys with the components that need them, those of the same components

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from zoo.errors import Findings, Problem
+from zoo.resolving.layer_values import Layer
 from zoo.resolving.tables import Leaf, Table, as_table, described
 from zoo.resolving.usage import Usage
 from zoo.wording import counted, dotted
@@ -24,6 +25,10 @@ class RuleError(ValueError):
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key
+
+
+class NoSuchLayerError(RuleError):
+    """A rule for layers that the stack does not have."""
 
 
 class LayerRuleTables:
@@ -52,13 +57,13 @@ class LayerRuleTables:
         self.findings.add_once(Problem(message, entry.place(value=True), hint))
         return []
 
-    def selections(self, rules: Sequence[Table], n_layers: int) -> list[list[int]] | None:
-        """Return the layers that each rule selects; None, with a problem, if too many rules select
-        one layer."""
+    def selections(self, rules: Sequence[Table], stack: Layer) -> list[list[int]] | None:
+        """Return the layers that each rule selects in the stack of a layer, whose number of layers
+        is known; None, with a problem, if too many rules select one layer."""
         found: list[list[int]] = []
         n_rules: Counter[int] = Counter()
         for rule in rules:
-            layers = self._layers_of(rule, n_layers)
+            layers = self._layers_of(rule, stack)
             n_rules.update(layers)
             if any(n_rules[layer] > MOST_RULES for layer in layers):
                 message = f"more than {MOST_RULES} rules speak of one layer"
@@ -68,7 +73,7 @@ class LayerRuleTables:
         self.tables += rules
         return found
 
-    def _layers_of(self, rule: Table, n_layers: int) -> list[int]:
+    def _layers_of(self, rule: Table, stack: Layer) -> list[int]:
         """Return the layers that a rule selects; none, with a problem, if its selector is wrong."""
         stated: dict[str, Any] = {}
         for key in (*SELECTORS, START):
@@ -77,11 +82,14 @@ class LayerRuleTables:
             if entry is not None:
                 self.usage.use(entry)
                 stated[key] = entry.value if isinstance(entry, Leaf) else None
+        assert stack.n_layers is not None  # the caller ensures it
         try:
-            return selected(stated, n_layers)
+            return selected(stated, stack.n_layers)
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
-            self.findings.add_once(Problem(str(error), where.place(value=True)))
+            is_beyond = isinstance(error, NoSuchLayerError)
+            notes = stack.count_elsewhere(where.document) if is_beyond else ()
+            self.findings.add_once(Problem(str(error), where.place(value=True), related=notes))
             self.usage.use_all(rule)
             return []
 
@@ -94,7 +102,8 @@ def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
     - `at = [i, j]`: the layers with these numbers.
 
     Raises:
-        RuleError: there is not exactly one selector, or its value is malformed or out of range.
+        NoSuchLayerError: its value is out of range.
+        RuleError: there is not exactly one selector, or its value is malformed.
     """
     stated = [key for key in SELECTORS if key in rule]
     if not stated:
@@ -116,10 +125,10 @@ def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
         found = list(range(start, n_layers, value))
     else:
         if value > n_layers:
-            raise RuleError(f"the stack has {counted(n_layers, 'layer')}", key)
+            raise NoSuchLayerError(f"the stack has {counted(n_layers, 'layer')}", key)
         found = list(range(value) if key == "first" else range(n_layers - value, n_layers))
     if not found:
-        raise RuleError(f"none of the {n_layers} layers is meant", key)
+        raise NoSuchLayerError(f"none of the {n_layers} layers is meant", key)
     return found
 
 
@@ -129,7 +138,7 @@ def _listed(value: Any, n_layers: int) -> list[int]:
     if not isinstance(value, list | tuple) or not value or not all(map(_is_count, value)):
         raise RuleError("`at` must be a list of layer numbers, from 0", "at")
     if beyond := [i for i in value if not 0 <= i < n_layers]:
-        raise RuleError(f"there is no layer {beyond[0]}: they are 0 to {n_layers - 1}", "at")
+        raise NoSuchLayerError(f"there is no layer {beyond[0]}: they are 0 to {n_layers - 1}", "at")
     if len(set(value)) != len(value):
         raise RuleError("`at` names a layer twice", "at")
     return sorted(value)

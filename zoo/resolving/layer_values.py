@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zoo.document import Document, KeyPath
-from zoo.errors import Findings, Problem
+from zoo.errors import Findings, Place, Problem
 from zoo.resolving.tables import PER_LAYER, REFUSED, Leaf, Table, as_table, described
 from zoo.resolving.usage import Usage
 from zoo.wording import counted
@@ -21,11 +21,20 @@ _SOME = "values for some layers alone stand in a rule: `layers = [{ at = [3], ..
 @dataclass(eq=False, slots=True)
 class Layer:
     """The layer of a stack whose components are resolved: its number, the number of layers (None if
-    it is wrong itself), and the lists of values for each layer that were read for it."""
+    it is wrong itself) and where that is stated, and the lists of values for each layer that were
+    read for it."""
 
     number: int
     n_layers: int | None
+    count: Leaf | None
     lists: dict[Where, Sequence[Any]] = field(default_factory=dict[Where, Sequence[Any]])
+
+    def count_elsewhere(self, document: Document) -> tuple[tuple[str, Place], ...]:
+        """The note for a mistake in a document: where the number of layers is stated, if another
+        document does, such as a spec that extends it."""
+        if self.count is None or self.count.document is document:
+            return ()
+        return (("the number of layers is stated here", self.count.place()),)
 
 
 class LayerValues:
@@ -51,6 +60,7 @@ class LayerValues:
         values = stated.value if isinstance(stated, Leaf) else {}
         where = stated.document, stated.path
         hint = None
+        notes: tuple[tuple[str, Place], ...] = ()
         if layer is None:
             message = f"`{name}` is read outside the layers of a stack too, where it is one value"
             hint = f"`{PER_LAYER}` is for what only layers read, such as what a `block` states"
@@ -61,12 +71,13 @@ class LayerValues:
             message = f"`{name}` has {counted(len(values), 'value')}, one for each layer"
             if layer.n_layers is not None:
                 message += f", and there are {counted(layer.n_layers, 'layer')}"
+                notes = layer.count_elsewhere(stated.document)
         else:
             layer.lists[where] = values
             if layer.n_layers is not None:
                 self._unread.setdefault(where, dict(enumerate(values)))
             return self._item(*where, layer.number, values[layer.number])
-        self.findings.add_once(Problem(message, stated.place(value=True), hint))
+        self.findings.add_once(Problem(message, stated.place(value=True), hint, notes))
         return Leaf(REFUSED, *where)
 
     def _item(self, document: Document, lists: KeyPath, number: int, value: Any) -> Leaf | Table:
