@@ -265,40 +265,45 @@ class AttendingDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
+        yield from self._leaks_of_padding(inputs)
+        if not self.looks_ahead:
+            yield from self._leaks_of_later(inputs)
+            yield from self._leaks_of_pairs(inputs)
 
-        def depends(queries: slice, hidden: int = -1, **options: Any) -> bool:
-            changed = (*inputs[:-1], with_another(inputs[-1], hidden))
-            pairs = [
-                [self.attend(i, return_weights=asked, **options)[0] for i in (inputs, changed)]
-                for asked in (False, True)
-            ]
-            return any(not close(one[:, queries], two[:, queries], SAME) for one, two in pairs)
-
-        # Padding on either side: what reads earlier tokens alone never sees that on the right.
+    def _leaks_of_padding(self, inputs: Tensors) -> Iterator[str]:
+        """What a mask of keys hides, on either side: what reads earlier tokens alone never sees
+        padding on the right."""
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
         for side, hidden, others in sides:
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
             mask[..., hidden] = False
-            if depends(slice(None) if self.crosses else others, hidden, mask=mask):
+            queries = slice(None) if self.crosses else others
+            if self._depends(inputs, queries, hidden, mask=mask):
                 yield f"a key {side} that a mask (batch, 1, 1, key) hides changes the output"
             _, weights = self.attend(inputs, mask=mask, return_weights=True)
             if any(w[..., hidden].any() for w in weights.values() if w.shape[-1] == self.n_keys):
                 yield f"the weight of a key {side} that the mask hides is not 0"
-        if self.looks_ahead:
+
+    def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
+        """What `causal` hides, and whether later positions are seen without it."""
+        if self.crosses:
             return
-        if not self.crosses and depends(slice(-1), causal=True):
+        if self._depends(inputs, slice(-1), causal=True):
             yield "a later position changes the output, although `causal` is set"
         attends = getattr(self.described, "attends", not getattr(self.described, "absent", False))
-        if attends and not (self.crosses or self.causal or depends(slice(-1))):
+        if attends and not (self.causal or self._depends(inputs, slice(-1))):
             yield (
                 "no later position changes the output, although `causal` is not set\n"
                 "help: what sees no later ones in any stack says so: its `only_causal` is True"
             )
+
+    def _leaks_of_pairs(self, inputs: Tensors) -> Iterator[str]:
+        """What a mask of pairs of queries and keys hides."""
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
         mask[:, :, 2, -1] = False
         if not self._accepts(inputs, mask=mask):
             return  # refused, as by a recurrence, which has no weight for each pair
-        if depends(slice(2, 3), mask=mask):
+        if self._depends(inputs, slice(2, 3), mask=mask):
             yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         n_heads = getattr(self.described, "n_heads", None)
         if n_heads is not None:
@@ -307,11 +312,24 @@ class AttendingDriver(Driver):
             if not close(by_head, one, SAME):
                 yield "a mask (batch, heads, query, key), the same for each head, is another"
         mask[:, :, 2] = False
-        outputs = [
-            self.attend(inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
-        ]
-        if not all(bool(output.isfinite().all()) for output in outputs):
-            yield "a query that may attend to nothing gives NaN"
+        for asked in (False, True):
+            output, _ = self.attend(inputs, mask=mask, return_weights=asked)
+            if not output.isfinite().all():
+                yield "a query that may attend to nothing gives NaN"
+                return
+
+    def _depends(self, inputs: Tensors, queries: slice, hidden: int = -1, **options: Any) -> bool:
+        """Whether the output of these queries changes with the key of number `hidden`, with or
+        without weights being asked for."""
+        changed = (*inputs[:-1], with_another(inputs[-1], hidden))
+        for asked in (False, True):
+            one, two = (
+                self.attend(given, return_weights=asked, **options)[0][:, queries]
+                for given in (inputs, changed)
+            )
+            if not close(one, two, SAME):
+                return True
+        return False
 
 
 def _given(context: LayerContext) -> str:
