@@ -206,6 +206,10 @@ class Bundles:
             yield Case("bundle", aim, "origin", self.header(change), inert=True)
             change = _set("provenance", "plugins", {f"ffn.{n}": w for n, w in enumerate(words)})
             yield Case("bundle", aim, "plugins", self.header(change), inert=True)
+            change = _set(
+                "provenance", "plugins", {f"ffn.{n}": f"{w}\x1b[2J" for n, w in enumerate(words)}
+            )
+            yield Case("bundle", aim, "plugins that command a terminal", self.header(change))
             card = f"---\nlicense: {words[0]}\n---\n![x]({words[-1]})\n".encode()
             yield Case("bundle", aim, "card", self.file("README.md", card), inert=True)
         for aim, keys in KEYS.items():
@@ -265,6 +269,7 @@ STRANGERS = (
     "zoo.py",
     "__init__.py",
     "evil.so",
+    "evil\x1b]0;P\x07",
 )
 
 

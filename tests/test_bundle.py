@@ -9,6 +9,7 @@ import resource
 import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from zoo.bundle import read_bundle, write_bundle
 from zoo.cli import run
 from zoo.provenance.card import CardFields, stated_license
 from zoo.provenance.lock import Upstream
+from zoo.weights.reader import read_header
 
 TINY = {
     "format": 1,
@@ -161,6 +163,19 @@ def test_a_full_disk_is_told_of_the_bundle(saved: Path) -> None:
     assert problem.message == "cannot write `made/model.safetensors`: File too large"
 
 
+def test_a_bundle_whose_lock_could_not_be_read_is_not_made(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    raw = path.read_bytes()
+    header = read_header(path)
+    plugins = {**header.plugins, **{f"ffn.x{n}": "a" * 400 for n in range(1000)}}
+    provenance = {**header.provenance, "plugins": plugins}
+    content = raw[len(header.to_bytes()) :]
+    path.write_bytes(replace(header, provenance=provenance).to_bytes() + content)
+    with pytest.raises(zoo.WeightsError, match="lock is damaged: it is longer than 262,144 bytes"):
+        bundled(saved, Path("bundle"))
+    assert not Path("bundle").exists()
+
+
 def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
     """Otherwise only the recipient would notice that the named tokenizer is missing."""
     Path("empty").mkdir()
@@ -255,6 +270,7 @@ def test_the_folders_of_modules(saved: Path) -> None:
     module = Path("saved/1_Pooling")
     module.mkdir()
     (module / "config.json").write_text("{}")
+    "a\x1b]0;P\x07",
     (module / "run.py").touch()
     made = bundled(saved, Path("bundle"))
     assert [path.name for path in (made / "1_Pooling").iterdir()] == ["config.json"]

@@ -41,6 +41,13 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "`plugins` is no object": lambda data: data["provenance"].update(plugins=1),
     "the zoo's version is no string": lambda data: data["provenance"].update(zoo=1),
     "the origin of the plugin `a` is no": lambda data: data["provenance"]["plugins"].update(a=1),
+    "the zoo's version is not one": lambda data: data["provenance"].update(zoo="\x1b]0;P\x07"),
+    "the origin of the plugin `a` is not one short line": lambda data: data["provenance"][
+        "plugins"
+    ].update(a="1\n2"),
+    "the name of the plugin `\N{REPLACEMENT CHARACTER}` is not one": lambda data: data[
+        "provenance"
+    ]["plugins"].update({"\x9b": "1"}),
     "`origin` is no object": lambda data: data["provenance"].update(origin=1),
     "the tie of `a` is no string": lambda data: data["ties"].update(a=1),
     "the key `ties` is missing": lambda data: data.pop("ties"),

@@ -19,6 +19,7 @@ from hostile_cards import GOOD
 from hostile_cards import case as card_case
 
 import zoo
+from zoo.errors import Place, Problem, ZooError
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,16 @@ def test_nothing_that_is_told_commands_a_terminal(results: list[dict[str, Any]])
         if result["outcome"].startswith("refused"):
             told = result["outcome"].replace("\n", "")
             assert told.isprintable(), result
+
+
+def test_no_part_of_a_problem_commands_a_terminal() -> None:
+    """A message may have several lines; a name in a place is one, so it cannot look like another
+    error."""
+    evil = "\x1b]0;P\x07\x9b\r\u202e"
+    place = Place(f"a\n{evil}", 1, 1, evil)
+    told = str(ZooError(Problem(f"b{evil}\nc", place, evil, ((evil, place),))))
+    assert told.replace("\n", "").isprintable()
+    assert [line[0] for line in told.splitlines()] == ["a", "c", " ", " ", "a", " ", " ", " "]
 
 
 def test_the_hook_sees_what_it_should(tmp_path: Path) -> None:

@@ -882,6 +882,7 @@ def test_other_files_are_left_out_and_told(
     assert contents(project / "there") == {**own, "1_Pooling": b""}
 
 
+        ("a\x1b]0;P\x07b", "a\N{REPLACEMENT CHARACTER}]0;P\N{REPLACEMENT CHARACTER}b"),
 def test_a_bundle_with_other_files_is_not_published(project: Path, store: Store) -> None:
     write_files(project / "model", bundle())
     assert run(["bundle", "make", "model", "made", "--license", "CC0-1.0"]) == 0

@@ -71,7 +71,9 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning in the style of the zoo's errors, without the line of code that issued it."""
-    sys.stderr.write(f"warning: {message}\n")
+    from zoo.wording import printable_lines
+
+    sys.stderr.write(f"warning: {printable_lines(str(message))}\n")
 
 
 def _make_writable() -> None:

@@ -254,6 +254,7 @@ def write_bundle(
         # The files are read again, all at once: their digests are of what the file system returns.
         lock = replace(lock, files=_records(new, sizes))
         write_text(new / LOCK_NAME, lock.to_text())
+        lock = read_lock(new)
         check_files(new, lock, ())  # whose digests were just computed
         with open_weights(new) as written:
             check_weights(new, lock, written)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.wording import counted, printable
+from zoo.wording import counted, printable, printable_lines
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     width: int = 1
 
     def __str__(self) -> str:
-        parts = [self.file, self.line, self.column]
+        parts = [printable(self.file), self.line, self.column]
         return ":".join(str(part) for part in parts if part is not None)
 
     def excerpt(self) -> list[str]:
@@ -60,6 +60,7 @@ class Problem(NamedTuple):
     related: tuple[tuple[str, Place], ...] = ()
 
     def render(self) -> str:
+        """Return the problem as text. Names and messages of others in it command no terminal."""
         where = f"{self.place}: " if self.place else ""
         lines = [f"{where}error: {self.message}"]
         if self.place:
@@ -68,7 +69,7 @@ class Problem(NamedTuple):
             lines += [f"{place}: note: {note}", *place.excerpt()]
         if self.help:
             lines += [f"      = help: {self.help}"]
-        return "\n".join(lines)
+        return printable_lines("\n".join(lines))
 
 
 class ZooError(Exception):

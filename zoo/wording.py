@@ -15,6 +15,11 @@ def printable(text: str) -> str:
     )
 
 
+def printable_lines(text: str) -> str:
+    """Return `text` with each of its lines made `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
     """Return a help text with the nearest known name; if none is near, return `otherwise`, or by
     default the list of names."""

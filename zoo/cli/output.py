@@ -6,6 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import click
+
+from zoo.wording import printable_lines
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print a text that names files or values of others, which command no terminal."""
+    click.echo(printable_lines(text), err=err)
+
 
 def print_json(data: Any, *, one_of_several: bool = False) -> None:
     """Print data as indented JSON, or as one line of JSON if it is one of several."""

@@ -13,7 +13,7 @@ import click
 
 from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, json_option, model_type, path_type
-from zoo.cli.output import print_json, print_report
+from zoo.cli.output import print_json, print_report, print_text
 from zoo.cli.progress import bytes_bar
 from zoo.wording import counted
 
@@ -63,7 +63,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
             row = _row(ref, store.snapshot(ref.files))
             rows.append(row)
             if not as_json:
-                click.echo("{name}@{version}\n{folder}\n{content_digest}".format(**row))
+                print_text("{name}@{version}\n{folder}\n{content_digest}".format(**row))
     if as_json:
         print_json(rows)
     if problems:
@@ -120,7 +120,7 @@ def push(
         writing=shown,
     )
     if pushed.left_out:
-        click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
+        print_text(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
         click.echo(pushed.text, nl=False)
     else:
@@ -196,7 +196,7 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
             problems += [] if verdict.is_right else [_wrong(verdict)]
         rows.append(row)
         if not as_json:
-            click.echo(line)
+            print_text(line)
     if as_json:
         print_json(rows)
     if problems:
@@ -299,9 +299,9 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
         for ref in found:
             remove_ref(store, ref)
             size = human_bytes(ref.n_bytes)
-            click.echo(f"removed {ref.name}@{ref.version}; `zoo gc` frees up to {size}")
+            print_text(f"removed {ref.name}@{ref.version}; `zoo gc` frees up to {size}")
         if forgotten:
-            click.echo(f"forgot what {full} was on first use")
+            print_text(f"forgot what {full} was on first use")
 
 
 @click.command()

@@ -22,6 +22,7 @@ from zoo.document import parse
 from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
+from zoo.weights.header_json import LINE
 from zoo.wording import quoted
 
 LOCK_NAME = "zoo.lock"
@@ -31,7 +32,6 @@ MAX_BYTES = 1 << 18
 _HEAD = "# Written by the zoo, to be read and not to be changed: the sha256 is that of this text.\n"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Upstream:
     def parse(cls, text: str) -> Upstream:
         """Parse a source written as `NAME@REVISION`. Raises `ZooError` for other texts."""
         name, at, revision = text.rpartition("@")
-        if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
+        if not at or not LINE.fullmatch(name) or not LINE.fullmatch(revision):
             help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
             raise ZooError(Problem(f"{quoted(text)} is not of the form NAME@REVISION", help=help_))
         return cls(name, revision)
@@ -190,21 +190,21 @@ def _lock(data: dict[str, Any]) -> Lock:
         raise ValueError(f"format {quoted(data['format'])} is not known")
     weights, source = data.get("weights"), data.get("source")
     return Lock(
-        name=_checked(data["name"], _TEXT),
-        zoo=_checked(data["zoo"], _TEXT),
-        torch=_checked(data["torch"], _TEXT),
+        name=_checked(data["name"], LINE),
+        zoo=_checked(data["zoo"], LINE),
+        torch=_checked(data["torch"], LINE),
         spec=_checked(data["spec"], _DIGEST),
         plugins={
-            _checked(name, _TEXT): _checked(origin, _TEXT)
+            _checked(name, LINE): _checked(origin, LINE)
             for name, origin in cast("dict[str, Any]", data["plugins"]).items()
         },
         content=None if weights is None else _checked(weights["content"], _DIGEST),
         header=None if weights is None else _checked(weights["header"], _SHA256),
         source=None
         if source is None
-        else Upstream(_checked(source["name"], _TEXT), _checked(source["revision"], _TEXT)),
+        else Upstream(_checked(source["name"], LINE), _checked(source["revision"], LINE)),
         files={
-            _checked(name, _TEXT): _file(record)
+            _checked(name, LINE): _file(record)
             for name, record in cast("dict[str, Any]", data.get("files", {})).items()
         },
     )

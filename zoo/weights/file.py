@@ -22,7 +22,7 @@ from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
-from zoo.weights.header_json import as_object, is_shape, json_object, read_entries
+from zoo.weights.header_json import LINE, as_object, is_shape, json_object, read_entries
 from zoo.wording import quoted
 
 KEY = "zoo"
@@ -255,9 +255,10 @@ def _header(data: Mapping[str, Any], text: object) -> Header:
         ties={name: _string(first, f"the tie of {quoted(name)}") for name, first in ties.items()},
         records={name: _record(name, record) for name, record in tensors.items()},
     )
-    _string(provenance.get("zoo"), "the zoo's version")
+    _line(provenance.get("zoo"), "the zoo's version")
     for name, origin in as_object(provenance.get("plugins"), "`plugins`").items():
-        _string(origin, f"the origin of the plugin {quoted(name)}")
+        _line(name, f"the name of the plugin {quoted(name)}")
+        _line(origin, f"the origin of the plugin {quoted(name)}")
     if header.origin is not None:
         as_object(header.origin, "`origin`")
     if "extends" in header.spec:
@@ -307,6 +308,12 @@ def _string(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} is no string")
     return value
+
+
+def _line(value: Any, what: str) -> None:
+    """Raise `ValueError` unless `value` is a text that a lock may hold."""
+    if not LINE.fullmatch(_string(value, what)):
+        raise ValueError(f"{what} is not one short line")
 
 
 def _record(name: str, value: object) -> Record:

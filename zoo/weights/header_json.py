@@ -4,10 +4,14 @@ words what is wrong with it."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from zoo.wording import quoted
+
+LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
+"""A short text of one line, without control characters: a version, the name of a plugin."""
 
 
 class HeaderEntry(NamedTuple):
