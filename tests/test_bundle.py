@@ -190,6 +190,26 @@ def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
     assert not Path("other").exists()
 
 
+@pytest.mark.parametrize("name", ["merges.txt", "1_Pooling"])
+def test_what_lies_outside_is_not_bundled(name: str, saved: Path) -> None:
+    """A folder from elsewhere may hold links to what must not be published."""
+    Path("outside").mkdir()
+    Path("outside/config.json").write_text("{}")
+    (saved / name).symlink_to("../outside/config.json" if "." in name else "../outside")
+    with pytest.raises(zoo.WeightsError, match=f"saved/{name}.*: error: it is a link that leads"):
+        bundled(saved, Path("bundle"))
+    assert not Path("bundle").exists()
+
+
+def test_a_folder_may_be_named_by_a_link_and_hold_links_to_its_own_files(saved: Path) -> None:
+    (saved / "merges.txt").symlink_to("vocab.txt")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/link").symlink_to(Path("saved").absolute())
+    made = bundled(Path("elsewhere/link"), Path("bundle"))
+    assert (made / "merges.txt").read_bytes() == (saved / "vocab.txt").read_bytes()
+    assert not (made / "merges.txt").is_symlink()
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

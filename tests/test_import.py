@@ -366,6 +366,33 @@ def test_companions_that_cannot_be_read_are_told_together(source: Path) -> None:
         assert f"{source / name}: error: cannot be read: {reason}" in told
 
 
+def test_what_lies_outside_is_not_imported(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("blobs")
+    (outside / "secret").write_text("{}")
+    (source / "vocab.txt").symlink_to(outside / "secret")
+    told = refused(source, at="vocab.txt")
+    assert f"{source / 'vocab.txt'}: error: it is a link that leads out of the folder" in told
+
+
+def test_the_links_of_a_hubs_cache_are_followed(source: Path) -> None:
+    """`snapshots/COMMIT` holds links to `blobs`, and that may not itself be a link elsewhere."""
+    cache = source.parent / "models--owner--name"
+    snapshot = cache / "snapshots" / ("0" * 40)
+    (cache / "blobs").mkdir(parents=True)
+    (source / "vocab.txt").write_text("a\n")
+    snapshot.mkdir(parents=True)
+    for path in source.iterdir():
+        path.rename(cache / "blobs" / f"of-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/of-{path.name}")
+    import_folder(snapshot, source.parent / "one")
+    assert (source.parent / "one" / "vocab.txt").read_text() == "a\n"
+    (cache / "blobs").rename(source.parent / "elsewhere")
+    (cache / "blobs").symlink_to(source.parent / "elsewhere")
+    assert "vocab.txt: error: it is a link that leads out" in refused(snapshot, at="vocab.txt")
+
+
 def test_a_companion_that_can_no_longer_be_read_is_not_left_out_of_an_export(source: Path) -> None:
     (source / "tokenizer.json").write_text("{}")
     mine = source.parent / "mine"

@@ -882,7 +882,17 @@ def test_other_files_are_left_out_and_told(
     assert contents(project / "there") == {**own, "1_Pooling": b""}
 
 
-        ("a\x1b]0;P\x07b", "a\N{REPLACEMENT CHARACTER}]0;P\N{REPLACEMENT CHARACTER}b"),
+def test_what_lies_behind_a_link_is_not_pushed(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project / "model", bundle())
+    write_files(project / "outside", {"config.json": b"{}"})
+    (project / "model" / "1_Pooling").symlink_to("../outside")
+    told = refused("push", "model", "there", "--license", "CC0-1.0")
+    assert "model/1_Pooling/config.json: error: it is a link that leads out of the folder" in told
+    assert not Path("there").exists()
+
+
 def test_a_bundle_with_other_files_is_not_published(project: Path, store: Store) -> None:
     write_files(project / "model", bundle())
     assert run(["bundle", "make", "model", "made", "--license", "CC0-1.0"]) == 0

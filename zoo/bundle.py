@@ -23,7 +23,7 @@ from pathlib import Path
 from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, selected
+from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, link_problem, selected
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, read_lock, torch_version
 from zoo.reading import spec_of_weights
@@ -220,8 +220,8 @@ def write_bundle(
         max_shard_bytes: as in `zoo.save`.
 
     Raises:
-        WeightsError: the weights are damaged, `folder` is named like a file, or `companions` holds
-            no file of a model.
+        WeightsError: the weights are damaged, `folder` is named like a file, `companions` holds no
+            file of a model, or a file to be copied is a link that leads out of its folder.
         SpecError, PluginError: their spec cannot be built with the registered plugins.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
@@ -262,8 +262,11 @@ def write_bundle(
 
 
 def _copy_files(folder: Path, new: Path) -> list[str]:
-    """Copy the files of a model beside its weights, and return their names."""
+    """Copy the files of a model beside its weights, and return their names. Raises `WeightsError`
+    for links that lead out of the folder."""
     names = find_files(folder, BESIDES)
+    if problems := [problem for name in names if (problem := link_problem(folder, name))]:
+        raise WeightsError(problems)
     for name in names:
         make_folder((new / name).parent)
         copy_synced(folder / name, new / name)

@@ -6,10 +6,12 @@ folder of the model, and its `*` matches within one part of a path.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
+from zoo.errors import Place, Problem
 from zoo.wording import quoted
 
 WEIGHTS = "model.safetensors"
@@ -125,3 +127,19 @@ def find_files(folder: Path, patterns: Collection[str]) -> list[str]:
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     paths = (path.relative_to(folder).as_posix() for path in found)
     return sorted(path for path in paths if selected(path, patterns))
+
+
+def link_problem(folder: Path, path: str) -> Problem | None:
+    """Return the problem of a file that is copied out of a model's folder and is a link, or lies
+    behind one, that leads out of the folder: what it leads to may be secret. None for others.
+
+    A folder in the cache of the Hugging Face hub, `snapshots/COMMIT`, is made of links to
+    `../../blobs/DIGEST`, which belong to it.
+    """
+    root = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(root / path))
+    is_blob = root.parent.name == "snapshots" and target.parent == root.parents[1] / "blobs"
+    if target.is_relative_to(root) or is_blob:
+        return None
+    hint = "put a copy of the file there, if it belongs to the model"
+    return Problem("it is a link that leads out of the folder", Place(str(folder / path)), hint)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.model_files import COMPANIONS
+from zoo.model_files import COMPANIONS, link_problem
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read
 
@@ -82,7 +82,8 @@ def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
     """Read those of the files `names` that exist in a folder.
 
     Raises:
-        WeightsError: some cannot be read, or are no regular files.
+        WeightsError: some cannot be read, are no regular files, or are links that lead out of the
+            folder.
     """
     found: list[Companion] = []
     problems: list[Problem] = []
@@ -93,6 +94,9 @@ def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise OSError(0, "not a regular file")
+            if problem := link_problem(folder, name):
+                problems.append(problem)
+                continue
             found.append(Companion(name, path.read_bytes()))
         except OSError as error:
             problems += cannot_read(error, Place(str(path))).problems

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Place, Problem
 from zoo.loading import load
-from zoo.model_files import SELECTED, find_files
+from zoo.model_files import SELECTED, find_files, link_problem
 from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
@@ -69,8 +69,8 @@ def push(
     Raises:
         WeightsError: the weights or the bundle are damaged.
         SourceError: the address cannot be written, or holds files already.
-        StoreError: the licence is not stated or no licence, a file cannot be read, or the store
-            cannot be written.
+        StoreError: the licence is not stated or no licence, a file cannot be read or is a link, or
+            the store cannot be written.
     """
     license = _license(license, folder)
     source = _source(address, registry)
@@ -121,6 +121,9 @@ def _unseen(n: int) -> None:
 
 
 def _digests(folder: Path) -> dict[str, File]:
+    names = find_files(folder, SELECTED)
+    if problems := [problem for name in names if (problem := link_problem(folder, name))]:
+        raise StoreError(problems)
     try:
         return digests(folder, find_files(folder, SELECTED))
     except OSError as error:
