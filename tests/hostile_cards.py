@@ -83,6 +83,8 @@ REMOTES = (
     "zip://x::http://127.0.0.1:9/m.zip",
     "generic://http://127.0.0.1:9/m",
     "reference://m",
+    "webhdfs://127.0.0.1:9/m",
+    "memory://user:secret@m",
     "/etc",
 )
 REPOS = ("../etc", "/etc/passwd", "owner/../name", "owner/name/more", "https://evil.example/x", "")

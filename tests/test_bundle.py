@@ -270,6 +270,7 @@ EXTRA = [
     " ",
     "a\nb",
     "ü",
+    "a\x1b]0;P\x07",
 ]
 
 
@@ -290,7 +291,6 @@ def test_the_folders_of_modules(saved: Path) -> None:
     module = Path("saved/1_Pooling")
     module.mkdir()
     (module / "config.json").write_text("{}")
-    "a\x1b]0;P\x07",
     (module / "run.py").touch()
     made = bundled(saved, Path("bundle"))
     assert [path.name for path in (made / "1_Pooling").iterdir()] == ["config.json"]

@@ -39,6 +39,7 @@ from zoo.store.pretrained import File
 from zoo.store.pulling import pull
 from zoo_sources.hub import HuggingFace
 from zoo_sources.local import Local
+from zoo_sources.remote_folder import check_url
 
 Pull = Callable[..., Any]
 
@@ -835,7 +836,11 @@ def test_the_file_of_a_pushed_model_is_not_lost(
 
 
 @pytest.mark.parametrize(
-    "address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small", "https://localhost/small"]
+    "address",
+    [
+        *("hf:owner/name", "hf:/owner/name", "s3:bucket/small", "https://localhost/small"),
+        *("zip:///tmp/x.zip", "tar://x", "dir:///tmp", "data://x", "jupyter://localhost/x"),
+    ],
 )
 def test_half_an_address_is_no_folder(
     address: str, project: Path, store: Store, refused: Refused
@@ -843,6 +848,17 @@ def test_half_an_address_is_no_folder(
     write_files(project / "model", bundle())
     told = refused("push", "model", address, "--license", "CC0-1.0")
     assert f"nothing can be pushed to `{address}`" in told
+
+
+def test_credentials_are_neither_written_nor_told(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project / "model", bundle())
+    push = ("push", "model", "memory://user:s3cret@host/x", "--license", "CC0-1.0")
+    told = refused(*push, "-o", "small.v1.toml")
+    assert "an address holds no credentials" in told
+    assert "s3cret" not in told
+    assert not Path("small.v1.toml").exists()
 
 
 @pytest.mark.parametrize("there", ["file", "folder"])
@@ -866,6 +882,7 @@ def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: 
         (".git/config", ".git/"),
         ("1_Pooling/run.py", "1_Pooling/run.py"),
         ("a b.txt", "a b.txt"),
+        ("a\x1b]0;P\x07b", "a\N{REPLACEMENT CHARACTER}]0;P\N{REPLACEMENT CHARACTER}b"),
     ],
 )
 def test_other_files_are_left_out_and_told(
@@ -975,10 +992,25 @@ def test_a_weights_file_by_itself_is_bundled_first(
     [
         {"kind": "fsspec", "url": "http://localhost/m"},
         {"kind": "fsspec", "url": "simplecache::http://localhost/m"},
+        {"kind": "fsspec", "url": "simplecache::s3://bucket/m"},
+        *(
+            {"kind": "fsspec", "url": f"{protocol}://localhost/m"}
+            for protocol in (
+                *("webhdfs", "hdfs", "ftp", "jupyter", "dask", "github", "smb"),
+                *("simplecache", "dir", "zip", "data", "reference", "generic", "S3", ""),
+            )
+        ),
         {"kind": "fsspec", "url": "/m"},
+        {"kind": "fsspec", "url": "memory://user:secret@localhost/m"},
+        {"kind": "fsspec", "url": "sftp://user:secret@localhost/m"},
+        {"kind": "fsspec", "url": "s3://:secret@bucket"},
         {"kind": "https", "url": "file:///m"},
         {"kind": "https", "url": "http://localhost/m"},
         {"kind": "https", "url": "https://user:secret@localhost/m"},
+        {"kind": "https", "url": "https://localhost/m?signature=x"},
+        {"kind": "https", "url": "https://localhost/m#x"},
+        {"kind": "https", "url": "https://localhost/a b"},
+        {"kind": "https", "url": "https://localhost/\u00e4"},
         {"kind": "hf", "repo": "../etc"},
         {"kind": "hf", "repo": "owner/name", "revision": "main"},
         {"kind": "pypi", "wheels": ["model"], "folder": "m"},
@@ -992,7 +1024,16 @@ def test_a_source_that_could_do_other_things_is_refused(
 ) -> None:
     register(project, "small.v1", entry(source, bundle()))
     assert run(["pull", "small.v1"]) == 2
-    assert "small.v1.toml:" in capsys.readouterr().err
+    key = next(key for key in ("url", "revision", "repo", "wheels") if key in source)
+    written = json.dumps(source[key])
+    assert re.search(
+        rf"small.v1.toml:\d+.*error: .*\n.* {key} = {re.escape(written)}\n", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("url", ["abfs://container@account.dfs.core.windows.net/m", "s3://b/m"])
+def test_an_address_of_an_object_store_is_one(url: str) -> None:
+    assert check_url(url) == url
 
 
 def test_what_lies_where_the_command_is_run_is_not_run(

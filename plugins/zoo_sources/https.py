@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Annotated, Literal
@@ -13,6 +14,18 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download, request
 
+_WRITTEN = re.compile(r"[!-~]+")  # what an address is written with: ASCII without spaces
+
+
+def _check_folder(url: str) -> str:
+    """Return `url`. Raises `ValueError` unless it is an https address that a file's name can
+    follow."""
+    if not _WRITTEN.fullmatch(check_url(url)):
+        raise ValueError("an address has `%20` for a space, and such codes for letters like `ä`")
+    if "?" in url or "#" in url:
+        raise ValueError("the address of a folder has no `?` and no `#`")
+    return url
+
 
 class Https(Source):
     """A web server, or an object store that is read by https.
@@ -23,7 +36,7 @@ class Https(Source):
     """
 
     kind: Literal["https"]
-    url: Annotated[str, AfterValidator(check_url)]
+    url: Annotated[str, AfterValidator(_check_folder)]
     names: list[str] = Field(default=[])
 
     def files(self, access: Access) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""A folder at any address that fsspec knows: `s3://`, `gs://`, `az://`, `sftp://`, ..."""
+"""A folder at an address of the library fsspec: `s3://`, `gs://`, `az://`, `sftp://`, ..."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ from pydantic import AfterValidator
 
 from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
+from zoo.wording import quoted
 from zoo_sources.local import chunks
 
-_REFUSED = {"http", "https", "ftp", "generic", "reference"}  # the last two can refer to any other
+PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "sftp", "ssh", "file", "local", "memory")
+"""The protocols of fsspec that are encrypted, or stay on this machine, and lead to no other."""
 
 
 def check_url(url: str) -> str:
-    """Return `url`. Raises `ValueError` unless it is an address of one file system.
-
-    Unencrypted protocols and addresses inside another are refused; `https` is a source of its own.
-    """
-    scheme, separator, _ = url.partition("://")
-    if not separator or "::" in url:
+    """Return `url`. Raises `ValueError` unless it is an address of one of the `PROTOCOLS`, without
+    a password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         raise ValueError("an address is of the form `s3://bucket/folder`")
-    if scheme in _REFUSED:
-        raise ValueError(f"`{scheme}` is not for fsspec: the source `https` reads web addresses")
+    if scheme not in PROTOCOLS:
+        listed = ", ".join(f"`{protocol}`" for protocol in PROTOCOLS)
+        raise ValueError(
+            f"{quoted(scheme)} is none of the protocols that can be used here, {listed}; the "
+            "source `https` reads web addresses"
+        )
+    user, _, _ = rest.partition("/")[0].rpartition("@")
+    if ":" in user:
+        raise ValueError("an address holds no credentials")
     return url
 
 
 class RemoteFolder(Source):
-    """A folder that fsspec reads. fsspec's file systems take credentials from the environment; a
-    registry holds none.
+    """A folder that the library fsspec reads. Its file systems take credentials from the
+    environment; a registry holds none.
 
     Args:
         url: the address of the folder.
@@ -59,15 +66,14 @@ class RemoteFolder(Source):
 
     @classmethod
     def at(cls, address: str) -> Self | None:
-        from fsspec.registry import known_implementations  # type: ignore[import-untyped]
-
         scheme, separator, _ = address.partition("://")
-        if not separator or scheme not in known_implementations or scheme in _REFUSED:
+        if not separator or scheme not in PROTOCOLS:
             return None
         try:
             return cls(kind="fsspec", url=check_url(address))
-        except ValueError as error:
-            raise SourceError(f"{address!r}: {error}") from None
+        except ValueError:
+            hint = "credentials come from the environment"
+            raise SourceError(Problem("an address holds no credentials", help=hint)) from None
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """Write one file after the other. Object stores cannot rename: a reader may find files

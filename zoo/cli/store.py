@@ -90,8 +90,8 @@ def push(
     """Publish a model, so that others can pull it.
 
     MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or an address
-    of fsspec, such as `s3://bucket/folder`. The command writes the model's file, with which others
-    can pull it. Files that do not belong to a model are left out, and named.
+    such as `s3://bucket/folder`. The command writes the model's file, with which others can pull
+    it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
     from zoo.errors import Problem, ZooError

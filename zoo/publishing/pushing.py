@@ -54,7 +54,7 @@ def push(
     Args:
         folder: the folder with the weights and the other files of the model. A bundle must hold
             nothing else.
-        address: a new folder, `hf://owner/name`, or an address that fsspec knows
+        address: a new folder, `hf://owner/name`, or the address of a new folder elsewhere
             (`s3://bucket/folder`).
         registry: names the sources.
         store: a place for temporary files.
@@ -125,7 +125,7 @@ def _digests(folder: Path) -> dict[str, File]:
     if problems := [problem for name in names if (problem := link_problem(folder, name))]:
         raise StoreError(problems)
     try:
-        return digests(folder, find_files(folder, SELECTED))
+        return digests(folder, names)
     except OSError as error:
         place = Place(str(error.filename or folder))
         raise StoreError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
@@ -135,7 +135,10 @@ def _source(address: str, registry: Registry) -> Source:
     for kind in registry.sources:
         if (source := registry.source(kind).at(address)) is not None:
             return source
-    hint = "a folder, `hf://owner/name`, or an address that fsspec knows (`s3://bucket/folder`)"
+    hint = (
+        "a folder, `hf://owner/name`, or an address such as `s3://bucket/folder`, `gs://`, `az://` "
+        "and `sftp://`"
+    )
     raise SourceError(Problem(f"nothing can be pushed to {quoted(address)}", help=hint))
 
 
