@@ -489,15 +489,69 @@ def test_models_that_may_not_be_read_are_told(command: str, published: Path, sto
     assert done.stderr.endswith("the folder of models cannot be read: Permission denied\n")
 
 
-@pytest.mark.parametrize("text", ["", "1", '"x"', "[]", "{}", '{"format": 1, "files": [1]}'])
-def test_a_ref_of_any_other_text_is_damaged(
-    text: str, store: Store, capsys: pytest.CaptureFixture[str]
+REF = {
+    "format": 1,
+    "name": "small.v1",
+    "version": "0123456789abcdef",
+    "files": {},
+    "published": {},
+    "source": {"kind": "local"},
+    "content_digest": None,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"1", b'"x"', b"[]", b"{}", b"\xff", b"[" * 10_000, b'{"format": 1, "files": [1]}'),
+        *(
+            json.dumps({**REF, **other}).encode()
+            for other in (
+                {"source": 5},
+                {"content_digest": []},
+                {"name": "other.v1"},
+                {"name": "../../victim/mine", "version": "1"},
+                {"version": "fedcba9876543210"},
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("mend", ["pull", "rm"])
+def test_a_ref_of_any_other_text_is_damaged_and_can_be_mended(
+    mend: str,
+    text: bytes,
+    published: Path,
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = store.root / "refs" / "small.v1@0123456789abcdef.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    """Without a way out, a command would have to be followed by the removal of a file by hand."""
+    victim = store.root.parent / "victim" / "mine@1.json"
+    victim.parent.mkdir()
+    victim.touch()
+    assert run(["pull", "small"]) == 0
+    (path,) = (store.root / "refs").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(text)
     assert run(["store"]) == 2
-    assert f"{path}: error: is damaged" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{path}: error: is damaged: " in told
+    assert f"`zoo pull small.v1` writes it again, `zoo rm {path.stem}` removes it" in told
+    assert run([mend, "small"]) == 0
+    assert (path.read_bytes() == whole) if mend == "pull" else not path.exists()
+    assert path.stem in capsys.readouterr().out
+    assert victim.exists()
+
+
+def test_a_name_with_an_empty_version_is_refused(
+    published: Path, store: Store, refused: Refused
+) -> None:
+    """As of `small@$VERSION` in a shell where the variable is not set."""
+    assert run(["pull", "small"]) == 0
+    for command in ("rm", "load", "show", "verify"):
+        assert "there is no version after the `@` of `small@`" in refused(command, "small@")
+    assert len(versions(store)) == 1
+    told = refused("pull", f"small@{versions(store)[0]}")
+    assert f"the registry states the version of small: leave out `@{versions(store)[0]}`" in told
 
 
 def test_a_ref_of_another_format_is_refused(
@@ -615,7 +669,9 @@ def test_a_version_stays_when_the_name_moves_on(
 
 def test_an_unknown_version_tells_those_there_are(published: Path, store: Store) -> None:
     run(["pull", "small"])
-    with pytest.raises(zoo.ZooError, match=f"no version `ffff`.*\n.*{versions(store)[0]}"):
+    with pytest.raises(
+        zoo.ZooError, match=f"no version `ffff`.*\n.*help: in the store: `{versions(store)[0]}`"
+    ):
         zoo.load("small@ffff")
     with pytest.raises(zoo.ZooError, match="no version"):  # a version is meant by its start
         zoo.load(f"small@{versions(store)[0][1:]}")
@@ -631,6 +687,9 @@ def test_the_start_of_several_versions_is_none_of_them(published: Path, store: S
     assert zoo.load(f"small@{ref.version}").spec.name == "small"
     with pytest.raises(zoo.ZooError, match=f"several versions `{ref.version[:8]}`"):
         zoo.load(f"small@{ref.version[:8]}")
+    for command in ("rm", "verify"):
+        assert run([command, f"small@{ref.version[:8]}"]) == 2
+    assert len(versions(store)) == 2
 
 
 def test_removing_and_collecting_leaves_nothing(

@@ -97,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def remove(self, name: str) -> None:
         for ref in list(refs(self.store, name)):
-            remove_ref(self.store, ref)
+            remove_ref(self.store, ref.name, ref.version)
 
     @rule(name=st.sampled_from(NAMES))
     def forget(self, name: str) -> None:
@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
             if self.is_to_be_had(other.name, other.version):
                 pull(other.name, self.registry, self.store)
             else:
-                remove_ref(self.store, other)
+                remove_ref(self.store, other.name, other.version)
 
     def harmed(self, ref: Any) -> bool:
         return bool(list(damaged(self.store.snapshot(ref.files), ref.files)))

@@ -122,7 +122,7 @@ class Remove(Operation):
         ref = pull("new.v1", self.world.registry, store)
 
         def remove() -> None:
-            remove_ref(store, ref)
+            remove_ref(store, ref.name, ref.version)
             collect(store, grace=0.0)
 
         return remove

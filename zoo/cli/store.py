@@ -208,13 +208,17 @@ def _versions(
 ) -> list[tuple[str, str]]:
     """Return the names and versions of the models in the store that `names` mean, each once, and
     add a problem for each that means none."""
-    from zoo.errors import Problem
+    from zoo.errors import Problem, ZooError
     from zoo.store.lookup import stored_versions
     from zoo.wording import quoted
 
     found: dict[tuple[str, str], None] = {}
     for name in names:
-        meant = stored_versions(name, registry, store)
+        try:
+            meant = stored_versions(name, registry, store)
+        except ZooError as error:
+            problems += error.problems
+            continue
         found.update(dict.fromkeys(meant))
         if not meant:
             hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
@@ -284,22 +288,26 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     from zoo.errors import Problem
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
-    from zoo.store.lookup import stored
-    from zoo.store.refs import remove_ref
+    from zoo.store.lookup import stored_versions
+    from zoo.store.refs import DamagedRefError, read_ref, remove_ref
     from zoo.wording import quoted
 
     registry, store = layers(), Store.default()
     for name in names:
-        found = stored(name, registry, store)
+        found = stored_versions(name, registry, store)
         full = registry.catalog.full_name(name.partition("@")[0])
         forgotten = forget and forget_first_use(store, full)
         if not found and not forgotten:
             hint = "`zoo store` lists what is there"
             raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
-        for ref in found:
-            remove_ref(store, ref)
-            size = human_bytes(ref.n_bytes)
-            print_text(f"removed {ref.name}@{ref.version}; `zoo gc` frees up to {size}")
+        for of, version in found:
+            try:
+                ref = read_ref(store, of, version)
+            except DamagedRefError:
+                ref = None
+            remove_ref(store, of, version)
+            freed = f"up to {human_bytes(ref.n_bytes)}" if ref else "its space"
+            print_text(f"removed {of}@{version}; `zoo gc` frees {freed}")
         if forgotten:
             print_text(f"forgot what {full} was on first use")
 

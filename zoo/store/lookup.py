@@ -11,7 +11,7 @@ from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, versions
 from zoo.store.stated import is_of
 from zoo.weights.file import weights_path
-from zoo.wording import allowed, did_you_mean, quoted
+from zoo.wording import did_you_mean, quoted
 
 
 def published(name: str, registry: Registry) -> Pretrained:
@@ -19,8 +19,12 @@ def published(name: str, registry: Registry) -> Pretrained:
     none."""
     model = find_pretrained(name, registry)
     if model is None:
-        known = registry.catalog.known()
-        hint = did_you_mean(name, known, "`zoo list models` lists the models")
+        bare, at, version = name.partition("@")
+        if at:
+            hint = f"the registry states the version of {bare}: leave out {quoted(at + version)}"
+        else:
+            known = registry.catalog.known()
+            hint = did_you_mean(name, known, "`zoo list models` lists the models")
         raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
     return model
 
@@ -32,17 +36,16 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
     Raises:
         StoreError: there is no such model, or not that version of it.
     """
-    name, _, version = name.partition("@")
-    if not version:
+    if "@" not in name:
         model = with_trusted(published(name, registry), store, registry)
         ref = read_ref(store, model.name, model.version) if model.is_pinned else None
         return ref if ref is not None and is_of(ref, model) else None
-    found = stored(f"{name}@{version}", registry, store)
-    if len(found) != 1:
-        wrong = "several versions" if found else "no version"
-        known = [ref.version for ref in stored(name, registry, store)]
-        message = f"the store has {wrong} {quoted(version)} of {quoted(name)}"
-        hint = allowed(known) if known else f"`zoo pull {name}` brings the one that is published"
+    found = [read_ref(store, *one) for one in stored_versions(name, registry, store)]
+    if not found or found[0] is None:
+        bare, _, version = name.partition("@")
+        hint = _listed(stored_versions(bare, registry, store))
+        hint = hint or f"`zoo pull {bare}` brings the one that is published"
+        message = f"the store has no version {quoted(version)} of {quoted(bare)}"
         raise StoreError(Problem(message, help=hint))
     return found[0]
 
@@ -54,20 +57,27 @@ def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
     return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
 
 
-def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
-    """Return the refs of a model in the store: all for `name`, and for `name@version` those of the
-    versions that begin with `version`. A name out of use gives a `DeprecatedName` warning.
+def stored_versions(name: str, registry: Registry, store: Store) -> list[tuple[str, str]]:
+    """Return the names and versions of a model in the store, without reading their refs: all for
+    `name`, and for `name@version` the one that begins with `version`, if there is one. A name out
+    of use gives a `DeprecatedName` warning.
 
     Raises:
-        StoreError: one of them is damaged.
+        StoreError: several versions begin so, or nothing follows the `@`.
     """
-    found = (read_ref(store, *version) for version in stored_versions(name, registry, store))
-    return [ref for ref in found if ref is not None]
-
-
-def stored_versions(name: str, registry: Registry, store: Store) -> list[tuple[str, str]]:
-    """Return the names and versions of what `stored` returns, without reading the refs."""
-    name, _, start = name.partition("@")
+    name, at, start = name.partition("@")
     warn_if_out_of_use(name, registry)
-    full = registry.catalog.full_name(name)
-    return [(of, version) for of, version in versions(store, full) if version.startswith(start)]
+    there = versions(store, registry.catalog.full_name(name))
+    found = [one for one in there if one[1].startswith(start)]
+    if at and not start:
+        hint = f"for any version: {quoted(name)}"
+        raise StoreError(Problem(f"there is no version after the `@` of `{name}@`", help=hint))
+    if at and len(found) > 1:
+        message = f"the store has several versions {quoted(start)} of {quoted(name)}"
+        raise StoreError(Problem(message, help=_listed(found)))
+    return found
+
+
+def _listed(found: list[tuple[str, str]]) -> str | None:
+    """Return a help text that lists versions; None if there are none."""
+    return f"in the store: {', '.join(quoted(version) for _, version in found)}" if found else None

@@ -20,7 +20,7 @@ from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
 from zoo.store.pretrained import File, Pretrained
-from zoo.store.refs import Ref, read_ref, write_ref
+from zoo.store.refs import DamagedRefError, Ref, read_ref, write_ref
 from zoo.store.stated import is_of, not_as_stated
 from zoo.weights.file import changed_tensors
 from zoo.weights.reader import open_weights
@@ -63,7 +63,10 @@ def pull(
     model = with_trusted(stated, store, registry)
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
-    ref = read_ref(store, model.name, model.version) if model.is_pinned else None
+    try:
+        ref = read_ref(store, model.name, model.version) if model.is_pinned else None
+    except DamagedRefError:  # it is written again
+        ref = None
     if ref is not None and is_of(ref, model) and not not_as_stated(ref, model, store):
         return _checked_ref(store, ref)
     if model.source.remote and (variable := offline()):

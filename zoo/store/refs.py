@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from zoo.atomic import remove_file, write_text
 from zoo.errors import Place, Problem
 from zoo.store.files import Store, StoreError, store_unreadable
 from zoo.store.pretrained import File
+from zoo.weights.header_json import json_object
+from zoo.wording import typed
 
 FORMAT = 1
 
@@ -32,6 +37,8 @@ class Ref:
             them again by BLAKE3 takes a third of the time. Refs of earlier versions of the zoo have
             none.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
     version: str
@@ -60,14 +67,20 @@ class Ref:
 
     @classmethod
     def from_json(cls, text: str) -> Ref:
-        """Parse a ref. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for data
-        that `to_json` did not write."""
-        data = json.loads(text)
-        if data.pop("format") != FORMAT:
+        """Parse a ref. Raises `ValueError` for a text that `to_json` did not write."""
+        data = json_object(text, "it")
+        if data.pop("format", None) != FORMAT:
             raise ValueError("a store of another version of the zoo")
-        for key in ("files", "published"):
-            data[key] = {path: File.model_validate(file) for path, file in data[key].items()}
-        return cls(**data)
+        return _adapter().validate_python(data)
+
+
+@cache
+def _adapter() -> TypeAdapter[Ref]:
+    return TypeAdapter(Ref)
+
+
+class DamagedRefError(StoreError):
+    """A ref is not what the zoo has written there."""
 
 
 def path_of(store: Store, name: str, version: str) -> Path:
@@ -79,27 +92,36 @@ def write_ref(store: Store, ref: Ref) -> None:
     write_text(path_of(store, ref.name, ref.version), ref.to_json())
 
 
-def remove_ref(store: Store, ref: Ref) -> None:
-    """Remove a ref. Its files remain until `zoo gc`."""
-    remove_file(path_of(store, ref.name, ref.version))
+def remove_ref(store: Store, name: str, version: str) -> None:
+    """Remove a ref, which may be damaged. Its files remain until `zoo gc`."""
+    remove_file(path_of(store, name, version))
 
 
 def read_ref(store: Store, name: str, version: str) -> Ref | None:
     """Return the ref of a name and version, or None if there is none.
 
     Raises:
-        StoreError: its file is damaged.
+        DamagedRefError: its file is damaged, or that of another model.
+        StoreError: its file cannot be read.
     """
     path = path_of(store, name, version)
     try:
-        return Ref.from_json(path.read_text("utf-8"))
+        ref = Ref.from_json(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise store_unreadable(path, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "remove the file and pull the model again"
-        raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
+    except ValidationError:
+        reason = "it is not what was written"
+    except ValueError as error:
+        reason = str(error)
+    else:
+        if (ref.name, ref.version) == (name, version):
+            return ref
+        reason = "it is of another model"
+    full = typed(f"{name}@{version}")
+    hint = f"`zoo pull {typed(name)}` writes it again, `zoo rm {full}` removes it"
+    raise DamagedRefError(Problem(f"is damaged: {reason}", Place(str(path)), hint))
 
 
 def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
