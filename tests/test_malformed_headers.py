@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_specs import TINY
 
 import zoo
 from zoo.families.checkpoint import find_tensors
+from zoo.weights.header_json import is_shape
+from zoo.weights.reader import read_header
 
 NORM = "encoder.norm.weight"
 TEXTS = {
@@ -36,7 +41,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     f"the record of `{NORM}` is no object": lambda data: data["tensors"].update({NORM: 1}),
     "the dtype `{}` is not known, of": lambda data: data["tensors"][NORM].update(dtype={}),
     f"the record of `{NORM}` has no SHA-256": lambda data: data["tensors"][NORM].update(sha256=1),
-    f"the shape of `{NORM}` is no": lambda data: data["tensors"][NORM].update(shape=8),
+    f"the shape of `{NORM}` is no list": lambda data: data["tensors"][NORM].update(shape=8),
     "`provenance` is no object": lambda data: data.update(provenance=[]),
     "`plugins` is no object": lambda data: data["provenance"].update(plugins=1),
     "the zoo's version is no string": lambda data: data["provenance"].update(zoo=1),
@@ -52,6 +57,16 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "the tie of `a` is no string": lambda data: data["ties"].update(a=1),
     "the key `ties` is missing": lambda data: data.pop("ties"),
     "it is not what was written": lambda data: data["spec"].update(vocab=1 << 60),
+}
+
+
+LARGE: dict[str, list[int]] = {
+    "of too many dimensions": [1] * 65,
+    "of too large a size": [2**63],
+    "of too many elements": [2**32, 2**31],
+    "of too many elements if one size were not 0": [0, 2**32, 2**31],
+    "whose product has too many digits for Python": [2**52] * 300,
+    "whose product takes long": [10**4000 - 1] * 1000,
 }
 
 
@@ -94,6 +109,37 @@ def test_metadata(message: str, edit: Callable[[dict[str, Any]], Any], tmp_path:
     entries["__metadata__"]["zoo"] = json.dumps(data)
     write_header(path, json.dumps(entries).encode(), raw[end:])
     assert f"{path}: error: the `zoo` metadata is damaged: {message}" in refused(zoo.load, path)
+
+
+@pytest.mark.parametrize("shape", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("read", [zoo.load, find_tensors], ids=["zoo", "checkpoint"])
+def test_a_shape_that_no_tensor_has(
+    read: Callable[[Path], object], shape: list[int], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+    write_header(path, json.dumps({"a": entry}).encode())
+    began = time.process_time()
+    assert "the `shape` of `a` is missing or no list of integers of a" in refused(read, tmp_path)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("shape", [[2**31, 2**29], [0, 2**62], [1] * 64])
+def test_a_shape_that_a_tensor_can_have(shape: list[int]) -> None:
+    assert is_shape(shape)
+    assert list(torch.empty(shape, device="meta").shape) == shape
+
+
+def test_a_record_of_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
+    """All digests are right, as an attacker can make them."""
+    path = tmp_path / "model.safetensors"
+    zoo.save(zoo.build(TINY), path)
+    raw = path.read_bytes()
+    header = read_header(path)
+    content = raw[len(header.to_bytes()) :]
+    records = {**header.records, NORM: replace(header.records[NORM], shape=(2**52,) * 80)}
+    path.write_bytes(replace(header, records=records).to_bytes() + content)
+    assert "is missing or no list of integers of a tensor" in refused(zoo.load, path)
 
 
 @pytest.mark.parametrize("shard", [1, [], None])

@@ -322,7 +322,7 @@ def _record(name: str, value: object) -> Record:
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise ValueError(f"the dtype {quoted(dtype)} is not known, of {quoted(name)}")
     if not is_shape(shape):
-        raise ValueError(f"the shape of {quoted(name)} is no list of integers")
+        raise ValueError(f"the shape of {quoted(name)} is no list of integers of a tensor")
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise ValueError(f"the record of {quoted(name)} has no SHA-256")
     return Record(dtype, tuple(shape), sha256)

@@ -13,6 +13,9 @@ from zoo.wording import quoted
 LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 """A short text of one line, without control characters: a version, the name of a plugin."""
 
+_MAX_DIMENSIONS = 64
+_MAX_SIZE = (1 << 63) - 1
+
 
 class HeaderEntry(NamedTuple):
     """A tensor in the header: its dtype as safetensors names it, its shape, and the offsets of its
@@ -44,8 +47,10 @@ def _entry(name: str, value: object) -> HeaderEntry:
     if not isinstance(dtype, str):
         raise ValueError(f"the `dtype` of {quoted(name)} is missing or no string")
     if not is_shape(shape):
-        raise ValueError(f"the `shape` of {quoted(name)} is missing or no list of integers")
-    if not is_shape(offsets) or len(offsets) != 2:
+        raise ValueError(
+            f"the `shape` of {quoted(name)} is missing or no list of integers of a tensor"
+        )
+    if not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"the `data_offsets` of {quoted(name)} are missing or no two integers")
     return HeaderEntry(dtype, tuple(shape), *offsets)
 
@@ -73,5 +78,19 @@ def as_object(value: object, what: str) -> dict[str, Any]:
 
 
 def is_shape(value: object) -> TypeGuard[Sequence[int]]:
-    """Whether `value` is a list of integers from 0 on."""
-    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+    """Whether `value` is a list of integers from 0 on that can be the shape of a tensor in torch:
+    at most 64, and, zeros aside, with a product below 2**63."""
+    if not _are_sizes(value) or len(value) > _MAX_DIMENSIONS:
+        return False
+    product = 1
+    for size in value:
+        product *= max(size, 1)
+        if product > _MAX_SIZE:  # at once, since a hostile product would be endless
+            return False
+    return True
+
+
+def _are_sizes(value: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(value, list) and all(
+        type(size) is int and 0 <= size <= _MAX_SIZE for size in value
+    )
