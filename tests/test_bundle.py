@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 import zoo
 from zoo.bundle import read_bundle, write_bundle
 from zoo.cli import run
-from zoo.provenance.card import CardFields, stated_license
+from zoo.provenance.card import CardFields, LicenseWarning, stated_license
 from zoo.provenance.lock import Upstream
 from zoo.weights.reader import read_header
 
@@ -482,6 +482,17 @@ def test_a_card_has_at_most_10_million_characters(
     assert run(["bundle", "make", "saved", "other"]) == 2
     told = "saved/README.md: error: the card has more than 10,000,000 characters"
     assert told in capsys.readouterr().err
+
+
+def test_another_licence_than_that_of_the_card_is_told(saved: Path) -> None:
+    (saved / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    with pytest.warns(LicenseWarning, match="is `mit`, and `saved/README.md` states `cc-by-nc"):
+        assert run(["bundle", "make", "saved", "made", "--license", "mit"]) == 0
+
+
+def test_a_card_does_not_claim_to_know_who_made_the_weights(saved: Path) -> None:
+    assert run(["bundle", "make", "saved", "made"]) == 0
+    assert "| source | not stated |\n" in Path("made/README.md").read_text()
 
 
 def test_an_expression_of_licences_is_stated_and_read(saved: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from trials import Refused, contents
 import zoo
 from zoo.cli import run
 from zoo.model_files import SELECTED, find_files
+from zoo.provenance.card import LicenseWarning
 from zoo.store.files import Store, digests
 from zoo.store.refs import refs, write_ref
 from zoo.weights.reader import open_weights
@@ -191,8 +193,12 @@ def test_the_licence_is_that_of_the_card_unless_it_is_given(
     capsys.readouterr()
     assert run(["push", "bundle", "there"]) == 0
     assert 'weights = "apache-2.0"' in capsys.readouterr().out
-    assert run(["push", "bundle", "elsewhere", "--license", "MIT"]) == 0
+    with pytest.warns(LicenseWarning, match="is `MIT`, and `bundle/README.md` states `apache-2.0`"):
+        assert run(["push", "bundle", "elsewhere", "--license", "MIT"]) == 0
     assert 'weights = "MIT"' in capsys.readouterr().out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(["push", "bundle", "third", "--license", "Apache-2.0"]) == 0
 
 
 def test_what_is_printed_says_where_the_model_is_from_everywhere(

@@ -947,6 +947,11 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("(" * 499 + "MIT" + ")" * 499, "has more than 1,000 characters"),
     ],
 )
+        ("(MIT", "`(MIT` is no expression"),
+        ("MIT)", "`MIT)` is no expression"),
+        ("MIT OR (Apache-2.0", "`MIT OR (Apache-2.0` is no expression"),
+        ("MIT)OR(Apache-2.0", "`MIT)OR(Apache-2.0` is no expression"),
+        ("(" * 20_000 + "MIT" + ")" * 20_000, "has more than 1,000 characters, too many for a licence"),
 def test_a_licence_has_the_name_of_one(
     project: Path, store: Store, refused: Refused, stated: str, told: str
 ) -> None:

@@ -180,13 +180,15 @@ def make(
     It gets the spec, a model card, the tokenizer beside the weights, and a zoo.lock.
     """
     from zoo.bundle import write_bundle
-    from zoo.provenance.card import CARD_NAME, CardFields
+    from zoo.provenance.card import CARD_NAME, CardFields, warn_of_other_license
     from zoo.provenance.lock import Upstream
     from zoo.weights.file import weights_path
 
     own = weights_path(model).parent / CARD_NAME
     if card is None and license is None and not tags and os.path.isfile(own):
         card = own
+    if card is None and license is not None:
+        warn_of_other_license(license, own)
     made = write_bundle(
         model,
         folder,

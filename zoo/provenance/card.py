@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,10 @@ model = zoo.load("PATH")   # this folder; every tensor is checked
 """
 
 
+class LicenseWarning(UserWarning):
+    """Weights are published with another licence than that of the model card beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class CardFields:
     """The statements of a publisher about a model.
@@ -85,7 +90,7 @@ def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:
         spec=spec.digest,
         content=lock.content,
         license=fields.license,
-        source=f"`{source.name}` at `{source.revision}`" if source else "trained or made here",
+        source=f"`{source.name}` at `{source.revision}`" if source else "not stated",
     )
 
 
@@ -120,6 +125,14 @@ def stated_license(path: Path) -> str | None:
     stated = _STATED.search(block)
     is_license = stated and stated[1] != _UNKNOWN and license_problem(stated[1]) is None
     return stated[1] if stated and is_license else None
+
+
+def warn_of_other_license(license: str, path: Path) -> None:
+    """Give a `LicenseWarning` if a card states another licence than `license`."""
+    on_card = stated_license(path)
+    if on_card is not None and on_card.lower() != license.lower():
+        message = f"the licence is {quoted(license)}, and {quoted(path)} states {quoted(on_card)}"
+        warnings.warn(message, LicenseWarning, 2)
 
 
 def _yaml(data: Mapping[str, Any]) -> str:

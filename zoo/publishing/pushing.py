@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zoo.errors import Place, Problem
 from zoo.loading import load
 from zoo.model_files import SELECTED, find_files, link_problem
-from zoo.provenance.card import CARD_NAME, stated_license
+from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
 from zoo.source import Access, OnBytes, Source, SourceError, offline
@@ -59,7 +59,7 @@ def push(
         registry: names the sources.
         store: a place for temporary files.
         license: the licence of the weights, as SPDX or the Hugging Face hub names it; by default
-            that of the folder's model card.
+            that of the folder's model card. If the two differ, a `LicenseWarning` is given.
         manifest_folder: the future folder of the model's file. A relative path as the address is
             then stated relative to it, so that the file and the model can be moved together.
         writing: called with the number of bytes to write, unless the source shows its own
@@ -99,8 +99,9 @@ def push(
 
 
 def _license(stated: str | None, folder: Path) -> str:
-    """Return the licence of the weights: the stated one, or that of the folder's model card. Raises
-    `StoreError` if there is none, or it is no licence."""
+    """Return the licence of the weights: the stated one, or that of the folder's model card. If the
+    two differ, a `LicenseWarning` is given. Raises `StoreError` if there is none, or it is no
+    licence."""
     hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
     license = stated_license(folder / CARD_NAME) if stated is None else stated
     if license is None:
@@ -113,6 +114,7 @@ def _license(stated: str | None, folder: Path) -> str:
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
     if problem := license_problem(license):
         raise StoreError(problem)
+    warn_of_other_license(license, folder / CARD_NAME)
     return license
 
 
