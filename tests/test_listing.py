@@ -42,6 +42,12 @@ def test_the_names_of_models_match_as_file_names_do(own: zoo.Registry) -> None:
     assert zoo.list_models("three*", registry=own) == []
 
 
+def test_a_pattern_is_a_text() -> None:
+    for listed in (zoo.list_models, zoo.list_components):
+        with pytest.raises(TypeError, match=r"`pattern` is a text .*, not int"):
+            listed(5)  # type: ignore[arg-type]
+
+
 def test_components_match_by_their_names_and_by_their_slots(own: zoo.Registry) -> None:
     everything = ["norm.thrice", "norm.twice", "ffn.twofold"]
     assert sorted(zoo.list_components(registry=own)) == sorted(everything)

@@ -120,6 +120,12 @@ def test_equal_names_are_told_apart_by_their_files(tmp_path: Path) -> None:
     assert zoo.table([]) == []
 
 
+@pytest.mark.parametrize("spec", ["gpt2", Path("tiny.toml"), BASE, zoo.read_spec(BASE)])
+def test_no_list_of_models(spec: Any) -> None:
+    with pytest.raises(zoo.InputError, match="`specs` is a list of models, not `"):
+        zoo.table(spec)
+
+
 def test_too_many_tokens() -> None:
     with pytest.raises(zoo.InputError, match="base has 8 positions"):
         zoo.table([spec("base", position={"kind": "learned", "max_length": 8})], 9)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
 from zoo.component import LayerRules, fields_of
+from zoo.errors import InputError
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
 from zoo.resolving.node import Node
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec
+from zoo.wording import quoted
 
 WIDEST = 40
 """The most characters of a cell in the text; the data has all."""
@@ -44,9 +47,11 @@ def table(
         no such value; `{"per_layer": [...]}`, as in a spec, where not all layers have the same.
 
     Raises:
-        InputError: a model cannot be called with `size` tokens.
+        InputError: `specs` is one model, or a model cannot be called with `size` tokens.
         ZooError: a spec cannot be read.
     """
+    if isinstance(specs, str | Path | Mapping | ModelSpec):
+        raise InputError(f"`specs` is a list of models, not {quoted(specs)}")
     registry = load_registry() if registry is None else registry
     sides = [Side.of(source, registry) for source in specs]
     if not sides:
