@@ -172,9 +172,9 @@ def test_a_key_of_another_kind_is_told_as_the_keys_fault(
         serialization.NoEncryption(),
     )
     Path("rsa.key").write_bytes(private)
-    for key in ("rsa.key", "mine.pem"):
+    for key, reason in (("rsa.key", "\n"), ("mine.pem", ": ")):
         told = failure(capsys, "bundle", "sign", "bundle", "--key", key)
-        assert told.startswith(f"{key}: error: the key cannot be used: ")
+        assert told.startswith(f"{key}: error: the key cannot be used{reason}")
         assert "help: it is a private key on an elliptic curve, in PEM, without a password" in told
 
 

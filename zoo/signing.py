@@ -107,4 +107,6 @@ def _as_zoo_error(message: str, path: Path, help: str | None = None) -> Generato
         raise
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise WeightsError(Problem(f"{message}: {reason}", Place(str(path)), help)) from None
+        # An AttributeError, for a key of another kind, has no words for a user.
+        told = message if isinstance(error, AttributeError) else f"{message}: {reason}"
+        raise WeightsError(Problem(told, Place(str(path)), help)) from None
