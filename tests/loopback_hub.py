@@ -24,6 +24,7 @@ class Hub:
         truncate: number of bytes after which a connection is closed.
         stall: seconds of silence after half of a file.
         stalled: the end of the paths that stall.
+        pause: seconds between two bytes, if not 0.
         redirect: the target that every request is redirected to.
         moved: paths with the targets that requests for them are redirected to.
         extra: bytes sent after the end of a file, and included in the stated length.
@@ -42,6 +43,7 @@ class Hub:
     truncate: int | None = None
     stall: float = 0.0
     stalled: str = ""
+    pause: float = 0.0
     redirect: str | None = None
     moved: dict[str, str] = field(default_factory=dict[str, str])
     extra: bytes = b""
@@ -137,6 +139,11 @@ def loopback_hub(
             self.close_connection = True
             if hub.truncate is not None:
                 self.wfile.write(content[: hub.truncate])
+                return
+            if hub.pause:
+                for byte in content:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(hub.pause)
                 return
             middle = len(content) // 2
             self.wfile.write(content[:middle])

