@@ -1239,6 +1239,13 @@ def test_missing_shard(sharded: Path) -> None:
     assert f"the index names `{first.name}`, which is missing" in message
 
 
+def test_an_index_without_any_shard(sharded: Path) -> None:
+    for path in sharded.glob("model-*.safetensors"):
+        path.unlink()
+    message = refused(sharded, at="model.safetensors.index.json:")
+    assert "help: there is no .safetensors file in the folder" in message
+
+
 def test_a_shard_whose_name_is_too_long_for_a_file(sharded: Path) -> None:
     change_index(sharded, lambda files: files.update({Q: f"{'a' * 300}.safetensors"}))
     message = refused(sharded, at="model.safetensors.index.json:")

@@ -74,7 +74,9 @@ def _indexed(folder: Path) -> dict[str, Stored]:
             message = f"{quoted(name)} is not the name of a .safetensors file in this folder"
             problems.append(Problem(message, index.place("weight_map", key)))
         elif not os.path.isfile(folder / name):  # Path.is_file raises for a name too long
-            near = did_you_mean(name, [path.name for path in folder.glob("*.safetensors")])
+            there = [path.name for path in folder.glob("*.safetensors")]
+            none = None if there else "there is no .safetensors file in the folder"
+            near = did_you_mean(name, there, none)
             message = f"the index names {quoted(name)}, which is missing"
             problems.append(Problem(message, index.place("weight_map", key), near))
         else:
