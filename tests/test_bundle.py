@@ -277,7 +277,7 @@ EXTRA = [
 @pytest.mark.parametrize("name", EXTRA)
 def test_a_file_that_the_lock_does_not_tell_of(name: str, bundle: Path) -> None:
     (bundle / name).write_bytes(b"")
-    refused(bundle, "the lock does not tell of it")
+    refused(bundle, "not listed in zoo.lock")
 
 
 @pytest.mark.parametrize("name", [".git", "plugins", "__pycache__", "model.sig"])
@@ -297,25 +297,25 @@ def test_the_folders_of_modules(saved: Path) -> None:
     assert "1_Pooling/config.json" in read_bundle(made).lock.files
     for name in ("run.py", ".git", "model.safetensors"):
         (made / "1_Pooling" / name).touch()
-        refused(made, f"1_Pooling/{name}", "the lock does not tell of it")
+        refused(made, f"1_Pooling/{name}", "not listed in zoo.lock")
         (made / "1_Pooling" / name).unlink()
     (made / "2_Dense").mkdir()
-    refused(made, "2_Dense", "the lock does not tell of it")
+    refused(made, "2_Dense", "not listed in zoo.lock")
     (made / "2_Dense").rmdir()
     (made / "1_Pooling").rename(Path("elsewhere"))
-    refused(made, "1_Pooling/config.json", "it is missing")
+    refused(made, "1_Pooling/config.json", "listed in zoo.lock, but missing")
     (made / "1_Pooling").symlink_to(Path("elsewhere").absolute())
-    refused(made, "1_Pooling", "the lock does not tell of it")
+    refused(made, "1_Pooling", "not listed in zoo.lock")
     (made / "1_Pooling").unlink()
     (made / "1_Pooling").touch()
-    refused(made, "1_Pooling", "the lock does not tell of it")
+    refused(made, "1_Pooling", "not listed in zoo.lock")
 
 
 @pytest.mark.parametrize("name", ["spec.toml", "model.safetensors", "README.md", "vocab.txt"])
 def test_links_pipes_and_missing_files(name: str, bundle: Path) -> None:
     path = bundle / name
     path.rename(Path("elsewhere"))
-    refused(bundle, "it is missing")
+    refused(bundle, "listed in zoo.lock, but missing")
     path.symlink_to(Path("elsewhere").absolute())
     refused(bundle, "regular files only")
     path.unlink()
@@ -388,15 +388,15 @@ LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = 
     "second weights": (
         lambda b: (b / "model.safetensors.index.json").write_text("{}"),
         {},
-        "of one of them",
+        "lists either",
     ),
     "stray shard": (
         lambda b: (b / "model-0123456789ab-00001-of-00002.safetensors").write_text("{}"),
         {},
         "the lock's files are not those of the weights",
     ),
-    "no card": (lambda b: (b / "README.md").unlink(), {}, "does not tell of `README.md`"),
-    "no spec": (lambda b: (b / "spec.toml").unlink(), {}, "does not tell of `spec.toml`"),
+    "no card": (lambda b: (b / "README.md").unlink(), {}, "does not list `README.md`"),
+    "no spec": (lambda b: (b / "spec.toml").unlink(), {}, "does not list `spec.toml`"),
 }
 
 
@@ -453,7 +453,7 @@ def test_the_commands_make_and_check_a_bundle(
     Path("made/x").touch()
     for command in (["bundle", "verify", "made"], ["load", "made"]):
         assert run(command) == 2
-        assert "made/x: error: the lock does not tell of it" in capsys.readouterr().err
+        assert "made/x: error: not listed in zoo.lock" in capsys.readouterr().err
 
 
 def test_a_card_that_is_there_is_taken(saved: Path) -> None:

@@ -97,7 +97,7 @@ BAD = [
     (missing, "owner/name cannot be written: 404"),
     (hanging_up, "owner/name cannot be written: .*disconnected"),
     (without_a_file, "what was written to owner/name is not there: README.md"),
-    (without_a_commit, "tells no commit"),
+    (without_a_commit, "returned no commit"),
 ]
 
 
@@ -126,5 +126,5 @@ def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
     pulled = zoo("pull", "gpt2-large.openai", "--trust-first-use")
     assert pulled.returncode == 2
-    assert re.search("gpt2-large cannot be had from the hub: .*refused", pulled.stderr)
+    assert re.search("gpt2-large cannot be read from the hub: .*refused", pulled.stderr)
     assert "plugin" not in pulled.stderr

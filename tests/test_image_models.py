@@ -327,7 +327,7 @@ def test_the_settings_travel_with_the_model(
     assert reported(capsys, "bundled", "a.png") == expected
     Path("bundled", name).write_bytes(original.replace(b"0.5", b"0.6"))
     assert run(["run", "bundled", "a.png"]) == 2
-    assert "its bytes are not those that the lock tells of" in capsys.readouterr().err
+    assert "its bytes differ from those recorded in zoo.lock" in capsys.readouterr().err
 
 
 WRONG_FILES: dict[str, tuple[bytes | None, str]] = {

@@ -176,13 +176,13 @@ def test_the_licence_is_that_of_the_card_unless_it_is_given(
 ) -> None:
     built(project / "model")
     for card, reason in (
-        (None, "error: `model` has no README.md that says the `license` of the weights"),
-        ("# Mine\n", "says no `license`"),
-        ("---\nlicense:\n---\n", "says no `license`"),
-        ("---\nlicense: [mit, isc]\n---\n", "says no `license`"),
-        ("---\nlicense: unknown\n---\n", "says no `license`"),
-        ("---\nlicense: [\n---\n", "says no `license`"),
-        ("---\nlanguage: en\n---\nlicense: mit\n", "says no `license`"),
+        (None, "error: `model` has no README.md that states the `license` of its weights"),
+        ("# Mine\n", "does not state a `license`"),
+        ("---\nlicense:\n---\n", "does not state a `license`"),
+        ("---\nlicense: [mit, isc]\n---\n", "does not state a `license`"),
+        ("---\nlicense: unknown\n---\n", "does not state a `license`"),
+        ("---\nlicense: [\n---\n", "does not state a `license`"),
+        ("---\nlanguage: en\n---\nlicense: mit\n", "does not state a `license`"),
     ):
         if card is not None:
             (project / "model" / "README.md").write_text(card)

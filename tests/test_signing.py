@@ -113,7 +113,7 @@ def test_files_of_git_are_refused(
 ) -> None:
     (signed / name).write_text("")
     told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
-    assert f"{name}: error: the lock does not tell of it" in told
+    assert f"{name}: error: not listed in zoo.lock" in told
 
 
 def test_without_a_signature(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -283,7 +283,10 @@ def test_on_first_use_a_web_server_is_no_broken_plugin(
     assert f"small.v1.toml: error: {hub.url}/m does not list its files\n" in told
     assert 'help: state them in `[source]`: names = ["model.safetensors"' in told
     register(project, "small.v1", untold(f"{hub.url}/nothing"))
-    assert f"small.v1.toml: error: {hub.url}/nothing/README.md cannot be had: 404" in refused(*pull)
+    assert (
+        f"small.v1.toml: error: {hub.url}/nothing/README.md cannot be downloaded: 404"
+        in refused(*pull)
+    )
     register(project, "small.v1", untold("https://127.0.0.1:1"))
     told = refused(*pull)
     assert (
@@ -941,21 +944,27 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("LicenseRef-Mine/2", "`LicenseRef-Mine/2` is no licence"),
         ("unknown", "`unknown` is no licence"),
         ("qqqqqq", "help: other terms are `LicenseRef-NAME` or `other`"),
-        ("AND", "`AND` is no expression of licences\n      = help: AND or OR is between two"),
-        ("()", "`()` is no expression"),
-        ("MIT AND", "`MIT AND` is no expression"),
-        ("MIT Apache-2.0", "`MIT Apache-2.0` is no expression"),
-        ("(MIT OR Apache-2.0", "`(MIT OR Apache-2.0` is no expression"),
-        ("(MIT", "`(MIT` is no expression"),
-        ("MIT)", "`MIT)` is no expression"),
-        ("MIT OR (Apache-2.0", "`MIT OR (Apache-2.0` is no expression"),
-        ("MIT)OR(Apache-2.0", "`MIT)OR(Apache-2.0` is no expression"),
-        ("MIT OR AND Apache-2.0", "is no expression"),
-        ("Classpath-exception-2.0", "is no expression"),
-        ("MIT WITH Apache-2.0", "is no expression"),
-        ("(MIT OR GPL-2.0-or-later) WITH Classpath-exception-2.0", "is no expression"),
-        ("GPL-2.0-or-later WITH LLVM-exception WITH LLVM-exception", "is no expression"),
+        ("AND", "`AND` is not a valid licence expression\n      = help: AND or OR is between two"),
+        ("()", "`()` is not a valid"),
+        ("MIT AND", "`MIT AND` is not a valid"),
+        ("MIT Apache-2.0", "`MIT Apache-2.0` is not a valid"),
+        ("(MIT OR Apache-2.0", "`(MIT OR Apache-2.0` is not a valid"),
+        ("(MIT", "`(MIT` is not a valid"),
+        ("MIT)", "`MIT)` is not a valid"),
+        ("MIT OR (Apache-2.0", "`MIT OR (Apache-2.0` is not a valid"),
+        ("MIT)OR(Apache-2.0", "`MIT)OR(Apache-2.0` is not a valid"),
         ("(" * 499 + "MIT" + ")" * 499, "has more than 1,000 characters"),
+        ("MIT OR AND Apache-2.0", "is not a valid licence"),
+        ("Classpath-exception-2.0", "is not a valid licence"),
+        ("MIT WITH Apache-2.0", "is not a valid licence"),
+        (
+            "(MIT OR GPL-2.0-or-later) WITH Classpath-exception-2.0",
+            "is not a valid licence expression",
+        ),
+        (
+            "GPL-2.0-or-later WITH LLVM-exception WITH LLVM-exception",
+            "is not a valid licence expression",
+        ),
     ],
 )
 def test_a_licence_has_the_name_of_one(

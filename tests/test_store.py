@@ -1103,7 +1103,7 @@ def test_verify_tells_that_the_registry_states_another_version(
     told = capsys.readouterr().out
     assert told.startswith(f"small.v1@{old.version}: 2 files, ")
     _, _, stated = told.partition(
-        ": right by the digests in the store; the registry states small.v1@"
+        ": intact by the digests in the store; the registry states small.v1@"
     )
     assert run(["pull", "small"]) == 0
     assert capsys.readouterr().out.startswith(f"small.v1@{stated}")

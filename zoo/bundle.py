@@ -92,7 +92,7 @@ def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
         raise WeightsError(problems)
     sizes = {name: lock.files[name].size for name in hashed}
     problems = [
-        Problem("its bytes are not those that the lock tells of", Place(str(path / name)))
+        Problem("its bytes differ from those recorded in zoo.lock", Place(str(path / name)))
         for name, record in _records(path, sizes).items()
         if record != lock.files[name]
     ]
@@ -105,27 +105,25 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
     for name in lock.files:
         if not _belongs(name):
             yield Problem(
-                f"the lock tells of {quoted(name)}, which does not belong in a bundle", place
+                f"zoo.lock lists {quoted(name)}, which does not belong in a bundle", place
             )
     for name in (SPEC_NAME, CARD_NAME):
         if name not in lock.files:
-            yield Problem(f"the lock does not tell of `{name}`", place)
+            yield Problem(f"zoo.lock does not list `{name}`", place)
     if (WEIGHTS in lock.files) == (WEIGHTS_INDEX in lock.files):
-        yield Problem(
-            f"the lock tells of `{WEIGHTS}` or of `{WEIGHTS_INDEX}`, of one of them", place
-        )
+        yield Problem(f"zoo.lock lists either `{WEIGHTS}` or `{WEIGHTS_INDEX}`", place)
     found = _entries(path, {name.rpartition("/")[0] for name in lock.files if _belongs(name)})
     for name in sorted(found.keys() | lock.files.keys() - {LOCK_NAME, SIGNATURE_NAME}):
         where = Place(str(path / name))
         if name not in found:
-            yield Problem("the lock tells of it, and it is missing", where)
+            yield Problem("listed in zoo.lock, but missing", where)
         elif name not in lock.files and name not in (LOCK_NAME, SIGNATURE_NAME):
-            yield Problem("the lock does not tell of it", where, "a bundle has no other files")
+            yield Problem("not listed in zoo.lock", where, "a bundle has no other files")
         elif not stat.S_ISREG(found[name].st_mode):
             yield Problem("a bundle holds regular files only", where)
         elif name in lock.files and found[name].st_size != lock.files[name].size:
             size, locked = found[name].st_size, lock.files[name].size
-            yield Problem(f"{size:,} bytes long, and the lock says {locked:,}", where)
+            yield Problem(f"{size:,} bytes long; zoo.lock says {locked:,}", where)
 
 
 def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:

@@ -74,7 +74,7 @@ class HuggingFace(Source):
             api.create_repo(self.repo, exist_ok=True)
             done = api.create_commit(self.repo, operations, commit_message="zoo push")
         if not re.fullmatch(_COMMIT, done.oid):
-            raise SourceError(f"{self.repo} tells no commit after it was written")
+            raise SourceError(f"{self.repo} returned no commit")
         written = self.model_copy(update={"revision": done.oid})
         # The hub silently leaves out files that a .gitignore in the repository names.
         there = written.files(access)
@@ -86,7 +86,7 @@ class HuggingFace(Source):
 
     def _info(self, access: Access) -> Any:
         hub = _hub()
-        with _converted(f"{self.repo} cannot be had from the hub"):
+        with _converted(f"{self.repo} cannot be read from the hub"):
             return hub.HfApi().model_info(
                 self.repo, revision=self.revision, files_metadata=True, timeout=access.timeout
             )

@@ -92,7 +92,7 @@ def request(
     except urllib.error.HTTPError as error:
         if error.code in (*_AGAIN, _RANGE_NOT_SATISFIABLE) or error.code >= 500:
             raise
-        message = f"{url} cannot be had: {error.code} {error.reason}"
+        message = f"{url} cannot be downloaded: {error.code} {error.reason}"
         raise SourceError(Problem(message, help=_HELP.get(error.code))) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):

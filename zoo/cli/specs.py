@@ -64,7 +64,7 @@ spec_argument = click.argument("spec", type=model_type)
 )
 @max_shard_bytes_option
 @click.option(
-    "--locked", is_flag=True, help="Refuse anything else than the zoo.lock beside SPEC says."
+    "--locked", is_flag=True, help="Refuse anything that differs from the zoo.lock beside SPEC."
 )
 @json_option
 @click.pass_obj

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json: bool) -> None:
     """Download published models into the store.
 
-    Their files are checked by size and digest. What is wrong with any is reported at the end.
+    Their files are checked by size and digest. Problems are reported at the end.
     """
     from zoo.errors import ZooError
     from zoo.store.files import Store
@@ -164,7 +164,7 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: bool) -> None:
     """Check models in the store by their digests.
 
-    Without NAMES, all are checked. What is wrong with any is reported at the end.
+    Without NAMES, all are checked. Problems are reported at the end.
     """
     from zoo.errors import ZooError
     from zoo.store.files import Store
@@ -261,7 +261,7 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
     if verdict.damaged:
         return f"{ref.name}@{ref.version}: damaged: {', '.join(verdict.damaged)}"
     size = f"{counted(len(ref.files), 'file')}, {human_bytes(ref.n_bytes)}"
-    told = f"{ref.name}@{ref.version}: {size}: right"
+    told = f"{ref.name}@{ref.version}: {size}: intact"
     if not verdict.is_stated:
         told = f"{told} by the digests in the store; {_stated_instead(verdict)}"
     if verdict.difference is not None:

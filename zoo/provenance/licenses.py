@@ -61,7 +61,7 @@ def license_problem(stated: str) -> Problem | None:
             "AND or OR is between two licences, WITH between a licence and an exception, as in "
             "`MIT OR (Apache-2.0 WITH LLVM-exception)`"
         )
-        return Problem(f"{quoted(stated)} is no expression of licences", help=hint)
+        return Problem(f"{quoted(stated)} is not a valid licence expression", help=hint)
     return None
 
 

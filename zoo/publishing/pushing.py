@@ -106,9 +106,11 @@ def _license(stated: str | None, folder: Path) -> str:
     license = stated_license(folder / CARD_NAME) if stated is None else stated
     if license is None:
         card = folder / CARD_NAME
-        message = f"{quoted(card)} says no `license` of the weights"
+        message = f"{quoted(card)} does not state a `license` for the weights"
         if not os.path.lexists(card):
-            message = f"{quoted(folder)} has no {CARD_NAME} that says the `license` of the weights"
+            message = (
+                f"{quoted(folder)} has no {CARD_NAME} that states the `license` of its weights"
+            )
         raise StoreError(Problem(message, help=hint))
     if not license.strip():
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
