@@ -19,9 +19,9 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.errors import InputError
+from zoo.errors import InputError, WeightsError, ZooError
 from zoo.running.settings import Settings
-from zoo.running.text import Numbers
+from zoo.running.text import Numbers, Text, read_text
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
 SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
@@ -151,10 +151,19 @@ def test_another_device(saved: Path, capsys: pytest.CaptureFixture[str], refused
         zoo.TextModel.load(mlm).run(["3 2"], mask_id=2, cuda_graph=True)
 
 
-@pytest.mark.parametrize("text", ["ich \udcff", None, 3])
-def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ich \udcff", r"'ich \\udcff' is not a text that can be written in UTF-8"),
+        (None, "a text is a string, not None"),
+        (b"ich", "a text is a string, not b'ich'"),
+    ],
+)
+def test_what_is_no_text(
+    with_words: Callable[[str], str], refused: Refused, text: Any, told: str
+) -> None:
     folder = with_words("decoder")
-    with pytest.raises(InputError, match="is not a text that can be written in UTF-8"):
+    with pytest.raises(InputError, match=f"text 2: error: {told}"):
         zoo.TextModel.load(folder).run(["ich", text])
     assert "'ich \\udcff' is not a text" in refused("run", folder, "ich \udcff")
 
@@ -478,6 +487,46 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     )
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
+
+
+NOTHING: dict[str, Any] = {"type": "TemplateProcessing", "single": [], "special_tokens": {}}
+PANICS: dict[str, tuple[dict[str, Any], Callable[[Text], Any], type[ZooError], str]] = {
+    "reading": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+        lambda text: text.encode("ich"),
+        WeightsError,
+        "tokenizer.json: error: this is not a tokenizer: ",
+    ),
+    "encoding": (
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}},
+        lambda text: text.encode("a" * 40 + "b"),
+        InputError,
+        "the tokenizer cannot encode the text: Onig: Regex search error: retry-limit-in-match over",
+    ),
+    "joining": (
+        {"post_processor": NOTHING | {"pair": [{"SpecialToken": {"id": "[SEP]", "type_id": 0}}]}},
+        lambda text: text.encode_pair(("ich", "bier"), 2),
+        InputError,
+        "the tokenizer cannot encode the text: ",
+    ),
+    "decoding": (
+        {"decoder": {"type": "Strip", "content": "a", "start": 1, "stop": 1}},
+        lambda text: text.decode([WORDS.index("a")]),
+        WeightsError,
+        "decoder: error: its tokenizer cannot make a text of ids: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_tokenizer_that_panics(with_words: Callable[[str], str], name: str) -> None:
+    """What the package raises then is no `Exception`, and would end a service."""
+    changes, use, kind, told = PANICS[name]
+    folder = Path(with_words("decoder"))
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(kind, match=re.escape(told)):
+        use(read_text(folder))
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])

@@ -17,7 +17,7 @@ from zoo.generation.prompts import read_ids
 from zoo.purpose import Generation
 from zoo.running.text import Tokenized
 from zoo.running.text_model import TextModel
-from zoo.running.tokenizer_file import cannot_encode
+from zoo.running.tokenizer_file import encode
 from zoo.spec import ModelSpec
 
 WINDOW = 1024
@@ -164,12 +164,7 @@ def _sizes(
 def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
     """Tokenize a text. Returns its ids, with the begin token that the tokenizer adds and without an
     end token; the index of the first id that is predicted; and the number of bytes predicted."""
-    try:
-        encoding: Any = text.source.encode(written)
-    except UnicodeError:
-        raise InputError("the text cannot be written in UTF-8: it holds half a character") from None
-    except Exception as error:  # the package raises nothing narrower
-        raise cannot_encode(error) from None
+    encoding = encode(text.source, written)
     own = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
     begin = max(own[0], 1) if own else 0
     if not own or begin > own[-1]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
-from zoo.running.tokenizer_file import cannot_encode, read_tokenizer
+from zoo.running.tokenizer_file import cannot_encode, encode, read_tokenizer, tokenizer_code
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate
@@ -130,7 +130,7 @@ class Tokenized:
             InputError: it is not a string, contains half a character (a lone surrogate), or has a
                 word for which the tokenizer has no token.
         """
-        ids: list[int] = self._encoded(text).ids
+        ids: list[int] = encode(self.source, text).ids
         return ids
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
@@ -142,12 +142,12 @@ class Tokenized:
         """
         if problem := no_pairs(self.source, token_types):
             raise InputError(problem)
-        found = self._encoded(*pair)
+        found = encode(self.source, *pair)
         return Input(found.ids, types_of(found, token_types))
 
     def words(self, text: str) -> tuple[Word, ...]:
         """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
-        encoding = self._encoded(text)
+        encoding = encode(self.source, text)
         found: dict[int, Word] = {}
         for token, (word, (start, end)) in enumerate(
             zip(encoding.word_ids, encoding.offsets, strict=True)
@@ -156,15 +156,6 @@ class Tokenized:
                 first = found.setdefault(word, Word(token, start, end))
                 found[word] = first._replace(end=end)
         return tuple(found.values())
-
-    def _encoded(self, text: str, second: str | None = None) -> Any:
-        try:
-            return self.source.encode(text, second)
-        except (TypeError, UnicodeError):
-            told = text if second is None else (text, second)
-            raise InputError(f"{told!a:.80} is not a text that can be written in UTF-8") from None
-        except Exception as error:  # the package raises nothing narrower
-            raise cannot_encode(error) from None
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """The ids of a prompt that the answer to a chat continues. The chat template writes the
@@ -175,12 +166,7 @@ class Tokenized:
             WeightsError: the chat template is damaged.
         """
         prompt = self._chat_template.render(chat)
-        try:
-            ids: list[int] = self.source.encode(prompt, add_special_tokens=False).ids
-        except (TypeError, UnicodeError):
-            raise InputError("the chat is not a text that can be written in UTF-8") from None
-        except Exception as error:  # as above
-            raise cannot_encode(error) from None
+        ids: list[int] = encode(self.source, prompt, add_special_tokens=False).ids
         return ids
 
     @cached_property
@@ -190,9 +176,16 @@ class Tokenized:
         return ChatTemplate(self.folder)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without special tokens."""
-        text: str = self.target.decode(list(ids))
+        """The text of ids, without special tokens. Raises WeightsError if the tokenizer cannot make
+        one."""
+        with tokenizer_code(self._cannot_decode):
+            text: str = self.target.decode(list(ids))
         return text
+
+    def _cannot_decode(self, error: BaseException) -> WeightsError:
+        return WeightsError(
+            Problem(f"its tokenizer cannot make a text of ids: {error}", Place(str(self.folder)))
+        )
 
     def mask_id(self) -> int | None:
         """The id of the masked token, found by its names in published tokenizers."""
@@ -220,8 +213,9 @@ def mask_of(tokenizer: Any) -> int | None:
 
 def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
     """Why a tokenizer cannot join pairs of texts for a model that tells so many types of tokens
-    apart; None if it can."""
-    single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
+    apart; None if it can. Raises InputError if it cannot encode any."""
+    with tokenizer_code(cannot_encode):
+        single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
     if single and not pair:
         return Problem(
             "the tokenizer has no template for pairs of texts: it puts its special tokens around a "
@@ -229,7 +223,7 @@ def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
             help='state `pair` in the `post_processor` of its file, such as "[CLS] $A [SEP] $B:1 '
             '[SEP]:1"',
         )
-    found = max(tokenizer.encode("a", "a").type_ids, default=0)
+    found = max(encode(tokenizer, "a", "a").type_ids, default=0)
     if 2 <= token_types <= found:
         return Problem(
             f"the tokenizer gives a token of a pair the type {found}, and the model has "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.endless_files import check_ends
-from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.errors import InputError, Place, Problem, WeightsError, ZooError
 from zoo.wording import quoted
 
 if TYPE_CHECKING:
@@ -32,13 +33,44 @@ def read_tokenizer(path: Path) -> Tokenizer:
         reason = getattr(error, "strerror", None) or error
         message = f"the tokenizer {quoted(path)} cannot be read: {reason}"
         raise WeightsError(message) from None
-    try:
+    with tokenizer_code(lambda error: _no_tokenizer(error, path)):
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises nothing narrower
-        raise WeightsError(Problem(f"this is not a tokenizer: {error}", Place(str(path)))) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+@contextmanager
+def tokenizer_code(failed: Callable[[BaseException], ZooError]) -> Generator[None]:
+    """Run code of the package, with `failed` making the error of what it raises: it has no errors
+    of its own. Some files, and texts that match a pattern in too many ways, make it panic. A panic
+    derives from `BaseException` alone, so that a service would end by it."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise failed(error) from None
+        raise
+
+
+def encode(
+    tokenizer: Any, text: str, second: str | None = None, *, add_special_tokens: bool = True
+) -> Any:
+    """Encode a text, or a pair of texts: its `Encoding`.
+
+    Raises:
+        InputError: a text is not a string, contains half a character (a lone surrogate), or cannot
+            be encoded, such as one with an unknown word by a tokenizer without a token for these.
+    """
+    for one in (text,) if second is None else (text, second):
+        if not isinstance(one, str):
+            raise InputError(f"a text is a string, not {one!a:.80}")
+        try:
+            one.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{one!a:.80} is not a text that can be written in UTF-8") from None
+    with tokenizer_code(cannot_encode):
+        return tokenizer.encode(text, second, add_special_tokens=add_special_tokens)
 
 
 def encoded(
@@ -49,16 +81,17 @@ def encoded(
 ) -> list[Any]:
     """Encode texts, and pairs of texts, that can be written in UTF-8: the `Encoding` of each.
     Raises `InputError` as `cannot_encode` makes it."""
-    try:
+    with tokenizer_code(cannot_encode):
         found: list[Any] = tokenizer.encode_batch(
             list(texts), add_special_tokens=add_special_tokens
         )
-    except Exception as error:  # the package raises nothing narrower
-        raise cannot_encode(error) from None
     return found
 
 
-def cannot_encode(error: Exception) -> InputError:
-    """The error of a tokenizer that cannot encode a text, such as one with an unknown word if it
-    has no token for these."""
+def cannot_encode(error: BaseException) -> InputError:
+    """The error of a tokenizer that cannot encode a text."""
     return InputError(f"the tokenizer cannot encode the text: {error}")
+
+
+def _no_tokenizer(error: BaseException, path: Path) -> WeightsError:
+    return WeightsError(Problem(f"this is not a tokenizer: {error}", Place(str(path))))
