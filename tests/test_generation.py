@@ -419,6 +419,14 @@ def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[
         torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("top_p", [1e-46, 5e-324])
+def test_the_least_top_p_takes_the_likeliest_token(top_p: float, dtype: torch.dtype) -> None:
+    """In float32 such numbers are 0."""
+    found = probabilities(LOGITS.flip(-1).to(dtype), zoo.Sampling(top_p=top_p))
+    assert found.tolist() == [[0.0, 0.0, 0.0, 0.0, 1.0]]
+
+
 def test_top_p_takes_no_more_tokens_than_it_needs() -> None:
     """Of four equal probabilities, each exactly a quarter, two make a half."""
     found = probabilities(torch.zeros(1, 4, dtype=torch.float64), zoo.Sampling(top_p=0.5))

@@ -49,11 +49,13 @@ def draw(found: torch.Tensor, random: torch.Generator | None) -> torch.Tensor:
 
 
 def _beyond(found: torch.Tensor, top_p: float) -> torch.Tensor:
-    """A mask (rows, vocab), True at tokens where the likelier tokens already sum to `top_p`."""
+    """A mask (rows, vocab), True at tokens where the likelier tokens already sum to `top_p`; never
+    at the likeliest."""
     n, vocab = FEW, found.shape[-1]
     likeliest, tokens = largest(found, n)
     while n < vocab and bool((likeliest.sum(-1) < top_p).any()):
         n *= 16
         likeliest, tokens = largest(found, n)
-    before = likeliest.cumsum(-1) - likeliest
-    return torch.ones_like(found, dtype=torch.bool).scatter(-1, tokens, before >= top_p)
+    beyond = likeliest.cumsum(-1) - likeliest >= top_p
+    beyond[:, 0] = False  # a `top_p` that is 0 in the dtype is reached before it
+    return torch.ones_like(found, dtype=torch.bool).scatter(-1, tokens, beyond)
