@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.images.files import read_image
 
 CASES = all_cases()
 PROCESSORS = {
@@ -378,6 +381,13 @@ def test_images_that_are_too_large(saved: Path, project: Path, refused: Refused)
     Image.new("L", (80_000, 1)).save("strip.png")
     message = refused("run", "strips", "strip.png")
     assert "80,000 x 1 pixels would become 96,000,000 x 1,200, more than" in message
+
+
+def test_images_read_in_several_threads_leave_warnings_as_they_were(project: Path) -> None:
+    raw, before = Path(draw("a.png", 200, 200)).read_bytes(), list(warnings.filters)
+    with ThreadPoolExecutor(8) as threads:
+        assert len(list(threads.map(read_image, [raw] * 200))) == 200
+    assert warnings.filters == before
 
 
 def test_all_wrong_images_are_told_at_once(saved: Path, project: Path, refused: Refused) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zoo.endless_files import check_ends
@@ -19,6 +21,10 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The formats that are read. Pillow knows more, of which some start other programs, such as EPS."""
 MAX_PIXELS = 89_478_485
 """The most pixels of an image: those of which Pillow warns, a quarter of a gigabyte as RGB."""
+
+_lock = Lock()
+"""Held while warnings are hidden, which they are in all threads: of two that overlap, the one that
+ends last would leave them hidden."""
 
 
 def pillow() -> Any:
@@ -85,8 +91,7 @@ def _read(file: BinaryIO) -> Image:
     file.seek(0)
     pil = pillow()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are checked, and of odd metadata
+        with _unwarned():
             opened = pil.Image.open(file, formats=FORMATS)
     except pil.UnidentifiedImageError:
         hint = f"these formats are read: {', '.join(FORMATS)}"
@@ -105,12 +110,19 @@ def _as_rgb(image: Image) -> Image:
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(f"{image.width:,} x {image.height:,} are")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _unwarned():
             turned = pillow().ImageOps.exif_transpose(image)
             return turned.convert("RGB")  # type: ignore[no-any-return]
     except Exception as error:  # Pillow's decoders raise errors of many types
         raise _damaged(error) from None
+
+
+@contextmanager
+def _unwarned() -> Generator[None]:
+    """Hide what Pillow warns of: sizes, which are checked, and odd metadata."""
+    with _lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _too_large(what: str) -> InputError:
