@@ -311,10 +311,14 @@ def test_of_methods(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(InputError, match=f"^error: `{name}` must be "):
         zoo.Sampling(**options)
+
+
+@pytest.mark.parametrize(("size", "bound"), [(0, "least 1"), (10_001, "most 10000")])
+def test_of_the_number_of_beams(size: int, bound: str) -> None:
     with pytest.raises(
-        InputError, match=r"^error: `size` must be at least 1, not the integer `0`$"
+        InputError, match=f"^error: `size` must be at {bound}, not the integer `{size}`$"
     ):
-        zoo.Beam(size=0)
+        zoo.Beam(size=size)
 
 
 @pytest.mark.parametrize("alpha", [200.0, -200.0, float("nan")])
@@ -404,11 +408,27 @@ def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any)
         zoo.generate(model, ids, max_new_tokens=10**15, method=method)
 
 
-@pytest.mark.parametrize("size", [10**10, 10**20])
-def test_more_beams_than_there_is_memory_for(size: int) -> None:
-    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
-    with pytest.raises(InputError, match=r"beams do not fit into memory.*\n.*fewer beams"):
-        zoo.generate(model, [[1]], max_new_tokens=2, method=zoo.Beam(size=size))
+@pytest.mark.parametrize(
+    ("vocab", "length", "n_bytes"),
+    [
+        # Two copies of the scores, and the keys and values of a layer.
+        (9, 1, 2 * 4 * 9 + 2 * 4 * 8),
+        (9, 100, 2 * 4 * 9 + 100 * 2 * 4 * 8),
+        (500, 1, 2 * 4 * 500 + 2 * 4 * 8),
+    ],
+)
+def test_more_beams_than_there_is_memory_for(
+    monkeypatch: pytest.MonkeyPatch, vocab: int, length: int, n_bytes: int
+) -> None:
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": vocab, "position": "rotary"})
+    asked: dict[str, Any] = {"max_new_tokens": 3, "method": zoo.Beam(size=9)}
+    monkeypatch.setattr("zoo.generation.beam.memory_limit", lambda: 9 * n_bytes)
+    assert zoo.generate(model, [1] * length, **asked)
+    monkeypatch.setattr("zoo.generation.beam.memory_limit", lambda: 9 * n_bytes - 1)
+    with pytest.raises(
+        InputError, match=r"^error: 9 beams do not fit into memory.*\n.*fewer beams"
+    ):
+        zoo.generate(model, [1] * length, **asked)
 
 
 def with_one_in_float32(name: str) -> Transformer:

@@ -351,6 +351,7 @@ def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
         ({"temperature": 0}, "`temperature` must be at least 0.000001, not the float `0.0`"),
         ({"temperature": "warm"}, "cannot be read: `temperature` must be a number, not the string"),
         ({"do_sample": False, "num_beams": -1}, "`num_beams` must be at least 1"),
+        ({"do_sample": False, "num_beams": 10_001}, "`num_beams` must be at most 10000"),
     ],
     ids=str,
 )

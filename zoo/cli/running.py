@@ -97,7 +97,7 @@ GENERATING_OPTIONS = {
 )
 @click.option(
     "--beams",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000),
     help="Use beam search with so many beams.  [default: as the folder says]",
 )
 @click.option(

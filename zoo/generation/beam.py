@@ -101,11 +101,11 @@ def beam_search(
     of them. `sources` are the ids of each row's source, for `encoder_no_repeat_ngram_size`.
 
     Raises:
-        InputError: the scores of this number of beams do not fit into memory.
+        InputError: this number of beams does not fit into memory.
     """
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
-    _check_memory(size, scores)
+    _check_memory(size, scores, decoding)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
     begun = prompt.lists()
     best: dict[int, Generated] = {}
@@ -155,15 +155,19 @@ def beam_search(
     return [best[number] for number in range(batch)]
 
 
-def _check_memory(size: int, scores: torch.Tensor) -> None:
-    """Raise InputError if the scores of `size` beams for each row of `scores`, (batch, vocab), are
-    larger than the machine's memory."""
-    limit, n_bytes = memory_limit(), size * scores.nbytes
-    if limit is not None and n_bytes > limit:
+def _check_memory(size: int, scores: torch.Tensor, decoding: Decoding) -> None:
+    """Raise InputError if what `size` beams need after the prompt is larger than the machine's
+    memory: for each row the `scores`, (batch, vocab), their log-probabilities, and what is cached
+    of the prompt. The cache of a source is left out, which beams share."""
+    limit, cache = memory_limit(), decoding.cache
+    one = scores.nbytes + scores.numel() * max(scores.itemsize, torch.float32.itemsize)
+    if decoding.memory is None:
+        one += cache.n_bytes * cache.length // cache.capacity
+    if limit is not None and size * one > limit:
         raise InputError(
             Problem(
-                f"{size:,} beams do not fit into memory: the scores of their next tokens are "
-                f"{n_bytes:,} bytes, and this machine has {limit:,}",
+                f"{size:,} beams do not fit into memory: their scores and what is cached of the "
+                f"prompt are {size * one:,} bytes, and this machine has {limit:,}",
                 help="fewer beams take less",
             )
         )

@@ -148,8 +148,9 @@ class Sampling(Method):
 class Beam(Method):
     """The best of several sequences that are extended side by side (beam search)."""
 
-    size: Annotated[int, Field(ge=1)] = 4
-    """The number of sequences that are extended at a time."""
+    size: Annotated[int, Field(ge=1, le=10_000)] = 4
+    """The number of sequences that are extended at a time. It is bounded because a file may state
+    it, and of more the search would not end."""
     length_penalty: Annotated[float, Field(ge=-16.0, le=16.0)] = 1.0
     """alpha: the score of a sequence of n tokens, its end included, is log p / n**alpha. At 0 the
     score is the log-probability alone, which favours short sequences. The range is bounded because
