@@ -37,6 +37,10 @@ class Draft:
         check_count("n_tokens", self.n_tokens)
 
 
+LONGEST = 32
+"""The most tokens that are looked for: all rows of so many are kept, and longer ones tell no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Tokens are guessed to be those that followed the last time that the sequence, its prompt
@@ -45,11 +49,11 @@ class Lookup:
 
     Args:
         n_tokens: how many tokens are guessed at a time.
-        longest: how many of the latest tokens are looked for at most. Fewer are looked for where so
-            many are not found.
+        longest: how many of the latest tokens are looked for at most, up to `LONGEST`. Fewer are
+            looked for where so many are not found.
 
     Raises:
-        InputError: a number is not an integer of at least 1.
+        InputError: a number is not an integer of at least 1, or `longest` is above `LONGEST`.
     """
 
     n_tokens: int = 8
@@ -57,7 +61,8 @@ class Lookup:
 
     def __post_init__(self) -> None:
         check_count("n_tokens", self.n_tokens)
-        check_count("longest", self.longest)
+        if check_count("longest", self.longest) > LONGEST:
+            raise InputError(f"`longest` is at most {LONGEST}, not {self.longest}")
 
 
 @dataclass(frozen=True, slots=True)
