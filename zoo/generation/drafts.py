@@ -38,7 +38,7 @@ class Draft:
 
 
 LONGEST = 32
-"""The most tokens that are looked for: all rows of so many are kept, and longer ones tell no more."""
+"""The most tokens that are looked for: all rows of so many are kept, and more tell no more."""
 
 
 @dataclass(frozen=True, slots=True)
