@@ -346,7 +346,8 @@ def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
             {"num_beams": 2, "early_stopping": "Never"},
             "`early_stopping` must be `true` or `false` or `never`, not the string `Never`",
         ),
-        ({"eos_token_id": [3, -1]}, "`eos_token_id` must be at least 0, not the integer `-1`"),
+        ({"eos_token_id": [3, "</s>"]}, "`eos_token_id` must be an integer, not the string `</s>`"),
+        ({"suppress_tokens": [3, -1]}, "`suppress_tokens` must be at least 0, not the integer"),
         ({"bad_words_ids": [[]]}, "`bad_words_ids` must have at least 1 item, not 0"),
         ({"temperature": 0}, "`temperature` must be at least 0.000001, not the float `0.0`"),
         ({"temperature": "warm"}, "cannot be read: `temperature` must be a number, not the string"),
@@ -364,12 +365,14 @@ def test_settings_that_cannot_be(
     assert told in said
 
 
-def test_an_end_outside_the_vocabulary_ends_nothing(model: Path) -> None:
+@pytest.mark.parametrize("outside", [41, -1])
+def test_an_end_outside_the_vocabulary_ends_nothing(model: Path, outside: int) -> None:
     """As in `transformers`: it never comes. A smaller vocabulary often keeps that of a larger."""
     change(model, eos_token_id=3)
     expected = zoo.TextModel.load(model).run(["5 9"], max_new_tokens=4)
-    change(model, eos_token_id=[3, 41])
-    with pytest.warns(SettingsWarning, match="`eos_token_id` 41 is outside the vocabulary of 41 "):
+    change(model, eos_token_id=[3, outside])
+    told = f"`eos_token_id` {outside} is outside the vocabulary of 41 "
+    with pytest.warns(SettingsWarning, match=told):
         assert zoo.TextModel.load(model).run(["5 9"], max_new_tokens=4) == expected
 
 

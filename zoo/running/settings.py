@@ -62,7 +62,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    eos_token_id: Id | list[Id] | None = None
+    eos_token_id: int | list[int] | None = None
     decoder_start_token_id: Id | None = None
     forced_bos_token_id: Id | None = None
     forced_eos_token_id: Id | list[Id] | None = None
@@ -100,21 +100,22 @@ class Settings(BaseModel):
 
     def ends_within(self, vocab: int) -> list[int]:
         """The ids of `eos_token_id`, without those that are outside the vocabulary: these never
-        come, and a model whose vocabulary was made smaller often keeps one.
+        come. A model whose vocabulary was made smaller often keeps one, and -1 stands for no end.
 
         Warns:
             SettingsWarning: some are outside.
         """
         stated = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         ends = [one for one in stated if one is not None]
-        if outside := [one for one in ends if one >= vocab]:
+        within = [one for one in ends if 0 <= one < vocab]
+        if outside := [one for one in ends if one not in within]:
             warnings.warn(
                 f"{self.read_from}: `eos_token_id` {outside[0]} is outside the vocabulary of "
                 f"{vocab:,} tokens, so that it ends no text",
                 SettingsWarning,
                 stacklevel=3,
             )
-        return [one for one in ends if one < vocab]
+        return within
 
     def method(
         self,
