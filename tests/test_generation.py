@@ -420,7 +420,7 @@ def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("top_p", [1e-46, 5e-324])
+@pytest.mark.parametrize("top_p", [0.0, 1e-46, 5e-324])
 def test_the_least_top_p_takes_the_likeliest_token(top_p: float, dtype: torch.dtype) -> None:
     """In float32 such numbers are 0."""
     found = probabilities(LOGITS.flip(-1).to(dtype), zoo.Sampling(top_p=top_p))

@@ -297,7 +297,7 @@ def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
         {"temperature": 1e-39},
         {"temperature": float("nan")},
         {"top_k": 0},
-        {"top_p": 0.0},
+        {"top_p": -0.1},
         {"top_p": 1.1},
         {"min_p": -0.1},
         {"repetition_penalty": 0.0},
@@ -319,6 +319,13 @@ def test_of_the_number_of_beams(size: int, bound: str) -> None:
         InputError, match=f"^error: `size` must be at {bound}, not the integer `{size}`$"
     ):
         zoo.Beam(size=size)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty"])
+def test_what_is_no_number_is_told_as_such(name: str) -> None:
+    told = f"^error: `{name}` must be a finite number, not the float `nan`$"
+    with pytest.raises(InputError, match=told):
+        zoo.Sampling(**{name: float("nan")})
 
 
 @pytest.mark.parametrize("alpha", [200.0, -200.0, float("nan")])

@@ -79,6 +79,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "suppress_tokens": [3, 9],
     },
     "the likeliest": {"do_sample": True, "top_k": 1, "temperature": 0.5},
+    "the likeliest by their sum": {"do_sample": True, "top_p": 0.0},
 }
 
 

@@ -21,7 +21,7 @@ from zoo.errors import InputError, Problem
 from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import did_you_mean, quoted
 
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Id = Annotated[int, Field(ge=0)]
 Tokens = Annotated[tuple[Id, ...], Field(strict=False)]
 Word = Annotated[tuple[Id, ...], Field(strict=False, min_length=1)]
@@ -36,7 +36,7 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = 1.0
     """Penalty on tokens that the sequence already holds: their logits are divided by it if positive
     and multiplied by it otherwise (Keskar et al. 2019, arXiv:1909.05858). Values above 1 reduce
     repetition. The range is bounded because far from 1 the results could be infinite."""
@@ -135,9 +135,9 @@ class Sampling(Method):
     top_k: Annotated[int, Field(ge=1)] | None = None
     """Keep only this number of the most probable tokens (Fan et al. 2018, arXiv:1805.04833)."""
     top_p: Share = 1.0
-    """Keep only the smallest set of most probable tokens whose probabilities sum to at least this
-    (Holtzman et al. 2019, arXiv:1904.09751)."""
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Keep only the smallest set of most probable tokens whose probabilities sum to at least this,
+    and the most probable one in any case (Holtzman et al. 2019, arXiv:1904.09751)."""
+    min_p: Share = 0.0
     """Keep only tokens whose probability is at least this fraction of the largest one (Nguyen et
     al. 2024, arXiv:2407.01082)."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -151,7 +151,7 @@ class Beam(Method):
     size: Annotated[int, Field(ge=1, le=10_000)] = 4
     """The number of sequences that are extended at a time. It is bounded because a file may state
     it, and of more the search would not end."""
-    length_penalty: Annotated[float, Field(ge=-16.0, le=16.0)] = 1.0
+    length_penalty: Annotated[float, Field(ge=-16.0, le=16.0, allow_inf_nan=False)] = 1.0
     """alpha: the score of a sequence of n tokens, its end included, is log p / n**alpha. At 0 the
     score is the log-probability alone, which favours short sequences. The range is bounded because
     far from 0 the power could be infinite, or 0."""
