@@ -94,6 +94,7 @@ def with_number(value: float) -> torch.Tensor:
         ([1] * 9, {}, "`max_new_tokens` can be 2 at most"),
         ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
         ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
+        ([1], {"max_new_tokens": 2**62 + 1}, "`max_new_tokens` is at most 4,611,686,018,427,387,9"),
         ([1], {"eos": 9}, "`eos` holds the id 9, which is outside the vocabulary"),
         ([1], {"eos": -1}, "`eos` holds the id -1, which is outside the vocabulary"),
         ([1], {"eos": ["2"]}, "integers, not '2'"),
@@ -407,12 +408,13 @@ def test_ids_of_numpy_are_ids(decoder: Transformer, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("ids", [[[1]], [[1], [2, 3]]], ids=["one", "padded"])
+@pytest.mark.parametrize("n", [10**15, 2**62])
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=2)])
-def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any) -> None:
+def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any, n: int) -> None:
     """For a model without a longest position."""
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
     with pytest.raises(InputError, match=r"does not fit into memory\n.*a smaller `max_new_tokens`"):
-        zoo.generate(model, ids, max_new_tokens=10**15, method=method)
+        zoo.generate(model, ids, max_new_tokens=n, method=method)
 
 
 @pytest.mark.parametrize(

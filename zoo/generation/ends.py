@@ -10,6 +10,9 @@ from zoo.counts import check_count, is_whole
 from zoo.errors import InputError
 from zoo.generation.methods import outside_vocabulary
 
+MOST_NEW = 2**62
+"""The most new tokens. Together with those of a prompt, they are counted in 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ends:
@@ -32,10 +35,12 @@ class Ends:
         """Check these arguments of `generate`.
 
         Raises:
-            InputError: a value is not an integer, `max_new_tokens` is below 1, or a stop sequence
-                is empty.
+            InputError: a value is not an integer, `max_new_tokens` is below 1 or above `MOST_NEW`,
+                or a stop sequence is empty.
         """
         n_new = check_count("max_new_tokens", max_new_tokens)
+        if n_new > MOST_NEW:
+            raise InputError(f"`max_new_tokens` is at most {MOST_NEW:,}")
         try:
             ends = list(cast("Sequence[int]", eos))
         except TypeError:  # one id; anything else is refused below
