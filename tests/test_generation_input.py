@@ -61,6 +61,10 @@ def with_number(value: float) -> torch.Tensor:
     return images
 
 
+META = "ids: a tensor on the device `meta` has no values"
+SPARSE = "ids: the tensor must be dense, not torch.sparse_coo"
+
+
 @pytest.mark.parametrize(
     ("ids", "options", "message"),
     [
@@ -87,7 +91,9 @@ def with_number(value: float) -> torch.Tensor:
         (torch.tensor(1), {}, "ids are (length,) or (batch, length)"),
         ([[1]], {"mask": ones(1, 1)}, "a mask goes with a tensor of ids"),
         (torch.tensor([[1, 2]]), {"mask": torch.ones(1, 2)}, "boolean tensor, True = a token"),
+        (torch.tensor([[1, 2]]), {"mask": torch.ones(1, 2)}, "help: `mask != 0` is one"),
         (torch.tensor([[1, 2]]), {"mask": [[True, True]]}, "boolean tensor, True = a token"),
+        (torch.tensor([[1, 2]]), {"mask": np.ones((1, 2))}, "`torch.as_tensor(mask) != 0` is one"),
         (torch.tensor([[1, 2]]), {"mask": ones(2, 1)}, "the mask is (2, 1); it must be (1, 2)"),
         (torch.tensor([[1, 2]]), {"mask": ~ones(1, 2)}, "sequence 0 is empty"),
         ([1] * 9, {}, "9 tokens and 3 new ones are longer than the model's 10 positions"),
@@ -100,7 +106,14 @@ def with_number(value: float) -> torch.Tensor:
         ([1], {"eos": ["2"]}, "integers, not '2'"),
         ([1], {"eos": True}, "integers, not True"),
         ([1], {"eos": np.int64(9)}, "`eos` holds the id 9, which is outside the vocabulary"),
-        (torch.ones(1, 2, dtype=torch.long, device="meta"), {}, "on the device `meta` have no"),
+        (torch.ones(1, 2, dtype=torch.long, device="meta"), {}, META),
+        ([torch.ones(2, dtype=torch.long, device="meta")], {}, META),
+        (torch.eye(3, dtype=torch.long).to_sparse(), {}, SPARSE),
+        (torch.eye(3, dtype=torch.long).to_sparse_csr(), {}, "must be dense, not torch.sparse_csr"),
+        ([torch.tensor([1, 2]).to_sparse()], {}, SPARSE),
+        (torch.tensor([[1, 2]]), {"mask": ones(1, 2).to_sparse()}, SPARSE),
+        ([[1, True]], {}, "a list of integers, not [1, True]"),
+        ([True, 1], {}, "a list of integers, not [True, 1]"),
         ([1], {"eos": torch.tensor(2)}, "integers, not tensor(2)"),
         ([1], {"stop": [[1, 70]]}, "`stop` holds the id 70, which is outside the vocabulary"),
         ([1], {"stop": [[]]}, "an empty sequence"),
@@ -170,6 +183,7 @@ IMAGES = torch.ones(2, 3, 6, 6)
         (torch.ones(3, 8, 8), {"start": 1}, "not (3, 8, 8); resize the images to 6 x 6 pixels"),
         (IMAGES[None], {"start": 1}, "not (1, 2, 3, 6, 6)"),
         (IMAGES[:0], {"start": 1}, "ids: an empty batch, (0, 3, 6, 6)"),
+        (IMAGES.to_sparse(), {"start": 1}, SPARSE),
         (with_number(torch.nan), {"start": 1}, "image 1 holds numbers that are not finite"),
         (with_number(torch.inf), {"start": 1}, "image 1 holds numbers that are not finite"),
         (with_number(1e300), {"start": 1}, "that are not finite in torch.float32"),
@@ -238,6 +252,8 @@ def test_of_vectors(embedding: Any, width: int) -> None:
         (good[0], f"ids: vectors (batch, length, {width}) of floating-point numbers"),
         (good[:0], f"ids: an empty batch, (0, 6, {width})"),
         (good[..., 1:], f"ids: vectors are (batch, length, {width}), not (2, 6, {width - 1})"),
+        (good.to_sparse(), SPARSE),
+        (good.to("meta"), META),
         (nan, "ids: not every number is finite in torch.float32"),
         (good.double() * 1e300, "ids: not every number is finite in torch.float32"),
     ):

@@ -119,8 +119,7 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
         raise InputError(f"{what}: ids are integers, not {ids.dtype}")
     if ids.dim() not in (1, 2):
         raise InputError(f"{what}: ids are (length,) or (batch, length), not {tuple(ids.shape)}")
-    if ids.is_meta:
-        raise InputError(f"{what}: ids on the device `meta` have no values")
+    _check_values(ids, what)
     batch = ids.detach().to("cpu", torch.long)
     batch = batch[None] if batch.dim() == 1 else batch
     present = torch.ones_like(batch, dtype=torch.bool)
@@ -139,9 +138,20 @@ def _row(row: object, what: str) -> torch.Tensor:
             if isinstance(one, Integral) and int(one).bit_length() > 63:  # for which torch has none
                 raise InputError(f"{what}: id {one} is outside the vocabulary") from None
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}") from None
-    if found.dim() != 1 or (found.numel() and found.dtype not in _INTEGERS):
+    with_bools = isinstance(row, Sequence) and any(isinstance(one, bool) for one in row)
+    if found.dim() != 1 or (found.numel() and found.dtype not in _INTEGERS) or with_bools:
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}")
+    _check_values(found, what)
     return found.long().cpu()
+
+
+def _check_values(tensor: torch.Tensor, what: str) -> None:
+    """Raise InputError if a tensor does not hold each of its values."""
+    if tensor.is_meta:
+        raise InputError(f"{what}: a tensor on the device `meta` has no values")
+    if tensor.layout not in (torch.strided, torch.jagged):
+        message = f"{what}: the tensor must be dense, not {tensor.layout}"
+        raise InputError(Problem(message, help="`.to_dense()` makes it so"))
 
 
 def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> torch.Tensor:
@@ -151,13 +161,15 @@ def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> tor
         InputError: it is not.
     """
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-        found = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
+        is_tensor = isinstance(mask, torch.Tensor)
+        found = mask.dtype if is_tensor else type(mask).__name__
         raise InputError(
             Problem(
                 f"{what}: a mask is a boolean tensor, True = a token, not {found}",
-                help="compare with `!= 0`",
+                help=f"`{'mask' if is_tensor else 'torch.as_tensor(mask)'} != 0` is one",
             )
         )
+    _check_values(mask, what)
     if mask.shape != tuple(shape):
         raise InputError(
             f"{what}: the mask is {tuple(mask.shape)}; it must be {tuple(shape)}, as the ids are"
@@ -184,6 +196,7 @@ def read_vectors(
     sizes = f"(batch, length, {width or 'width'})"
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dim() != 3:
         raise InputError(f"{what}: vectors {sizes} of floating-point numbers")
+    _check_values(x, what)
     if 0 in x.shape:
         raise InputError(f"{what}: an empty batch, {tuple(x.shape)}")
     if width not in (None, x.shape[2]):
@@ -223,6 +236,7 @@ def read_images(
         images = check_images(x, shape)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: {error}") from None
+    _check_values(images, what)
     if mask is not None:
         raise InputError(
             Problem(
