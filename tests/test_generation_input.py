@@ -214,6 +214,15 @@ def test_of_what_is_no_model(make: Any, model: Any) -> None:
         make(model, [1], max_new_tokens=1)
 
 
+@pytest.mark.parametrize("model", [None, torch.nn.Linear(1, 1)])
+def test_of_weights_of_what_is_no_model(model: Any) -> None:
+    told = r"the model that is {} is a zoo\.Transformer, not .*\n.*`zoo\.load` makes one"
+    with pytest.raises(InputError, match=told.format("quantized")):
+        zoo.quantize_weights(model)
+    with pytest.raises(InputError, match=told.format("arranged")):
+        zoo.arrange_weights(model, rows=1)
+
+
 def test_of_what_holds_a_model(decoder: Transformer) -> None:
     message = told(torch.nn.DataParallel(decoder), [1])
     assert message.startswith("error: the model that generates is a zoo.Transformer, not a DataPar")

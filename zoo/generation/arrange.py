@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zoo.counts import check_count
 from zoo.errors import InputError, Problem
+from zoo.generation.decoding import check_transformer
 from zoo.int8 import has_int8
 from zoo.linear import Linear
 from zoo.transformer import Transformer
@@ -29,8 +30,10 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
             takes 0.95 of the time.
 
     Raises:
-        InputError: `rows` is not an integer of at least 1; or the weights are in 8 bits.
+        InputError: this is no `zoo.Transformer`, or its weights are in 8 bits; or `rows` is not an
+            integer of at least 1.
     """
+    check_transformer(model, "is arranged")
     n_rows = check_count("rows", rows)
     if has_int8(model):
         message = f"the weights of {model.spec.name} are in 8 bits, in an order of their own"

@@ -70,25 +70,30 @@ class Memory:
         self.mask = None if self.mask is None else self.mask[rows]
 
 
+def check_transformer(model: object, what: str) -> None:
+    """Raise InputError if a model is not a `zoo.Transformer`; `what` says what is done with it."""
+    # Checks the spec and not the class, so that the result of `torch.compile` is accepted too.
+    if isinstance(getattr(model, "spec", None), ModelSpec):
+        return
+    inside = held_in(model)
+    shown = f"a {type(model).__name__}" if isinstance(model, nn.Module) else f"{model!r:.80}"
+    raise InputError(
+        Problem(
+            f"the model that {what} is a zoo.Transformer, not {shown}",
+            help=f"pass the model inside: `.{inside}`"
+            if inside
+            else "`zoo.load` makes one of a folder or a name",
+        )
+    )
+
+
 def describe(model: Transformer) -> Generation:
     """Describe how the model generates.
 
     Raises:
         InputError: the model does not generate, or is not a `zoo.Transformer`.
     """
-    # Checks the spec and not the class, so that the result of `torch.compile` is accepted too.
-    if not isinstance(getattr(model, "spec", None), ModelSpec):
-        inside = held_in(model)
-        is_module = isinstance(model, nn.Module)
-        shown = f"a {type(model).__name__}" if is_module else f"{model!r:.80}"
-        raise InputError(
-            Problem(
-                f"the model that generates is a zoo.Transformer, not {shown}",
-                help=f"pass the model inside: `.{inside}`"
-                if inside
-                else "`zoo.load` makes one of a folder or a name",
-            )
-        )
+    check_transformer(model, "generates")
     found = model.spec.model.generation
     if found is None:
         head = getattr(model.spec.model, "head", None)

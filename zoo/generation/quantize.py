@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from zoo.errors import InputError, Problem
+from zoo.generation.decoding import check_transformer
 from zoo.int8 import Int8Embedding, Int8Linear, Int8Matrix
 from zoo.linear import LARGE, Linear
 from zoo.transformer import Transformer
@@ -34,9 +35,10 @@ def quantize_weights(model: Transformer) -> None:
         model: a model on the CPU.
 
     Raises:
-        InputError: the model is on another device, or this process has only a share of it; or a
-            matrix holds numbers that are not finite.
+        InputError: this is no `zoo.Transformer`; it is on another device, or this process has only
+            a share of it; or a matrix holds numbers that are not finite.
     """
+    check_transformer(model, "is quantized")
     holders = _holders(model)
     while holders:
         _, modules = holders.popitem()
