@@ -290,6 +290,10 @@ def test_images_in_python(saved: Path, project: Path) -> None:
     assert best["classes"] == expected["classes"][:1]
     with pytest.raises(zoo.InputError, match="compares images with no texts"):
         model.run([path], labels=["a"])
+    for asked in ({"method": zoo.Beam()}, {"eos": 0}, {"start": 0}, {"cuda_graph": True}):
+        (name,) = asked
+        with pytest.raises(zoo.InputError, match=f"generates no text: leave `{name}` out"):
+            model.run([path], **asked)
 
 
 def test_labels_in_the_spec_and_another_dtype(

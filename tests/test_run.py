@@ -147,8 +147,6 @@ def test_another_device(saved: Path, capsys: pytest.CaptureFixture[str], refused
     assert "decoder is on the device `cpu`, and `--cuda-graph` is for models on a GPU" in told
     assert 'help: load it on the `--device` "cuda"' in told
     assert "mlm generates no text" in refused("run", mlm, "3 2", "--cuda-graph")
-    with pytest.raises(InputError, match="mlm generates no tokens in steps to record"):
-        zoo.TextModel.load(mlm).run(["3 2"], mask_id=2, cuda_graph=True)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +190,25 @@ def test_what_is_no_method_and_no_end(
         model.run(["3 4"], max_new_tokens=2, **asked)
     with pytest.raises(InputError, match=re.escape(message)):
         list(model.stream("3 4", max_new_tokens=2, **asked))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": zoo.Beam()},
+        {"eos": 3},
+        {"start": 0},
+        {"draft": zoo.Lookup()},
+        {"cuda_graph": True},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_is_asked_of_a_model_that_does_not_generate(
+    saved: Path, asked: dict[str, Any]
+) -> None:
+    (name,) = asked
+    with pytest.raises(InputError, match=f"mlm generates no text: leave `{name}` out"):
+        zoo.TextModel.load(saved / "mlm").run(["3 2"], mask_id=2, **asked)
 
 
 @pytest.mark.parametrize("number", [None, "5", 0])

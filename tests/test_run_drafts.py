@@ -14,7 +14,6 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.errors import InputError
 
 WORDS = ["[PAD]", "[EOS]", "ich", "ein", "bier", "a", "beer", "I", "want"]
 SIZES = {"format": 1, "n_layers": 1, "n_heads": 2, "d_ff": 8}
@@ -106,8 +105,6 @@ def test_what_does_not_fit(models: Path, refused: Refused) -> None:
     assert "pair cannot guess the tokens of large: it has an enc" in told(
         "large", "ich", "--draft", "pair"
     )
-    with pytest.raises(InputError, match="vectors generates no tokens"):
-        zoo.TextModel.load("vectors").run(["ich"], draft=zoo.Lookup())
 
 
 def test_a_folder_that_asks_for_beams(models: Path, refused: Refused) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from zoo.errors import InputError
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate
 from zoo.generation.generate import check_method
 from zoo.generation.methods import for_batch
@@ -48,6 +49,14 @@ def generate_arguments(
             # The target begins with more than its usual id, so nothing is missing after that.
             asked["method"] = asked["method"].model_copy(update={"first_id": None})
     return asked
+
+
+def refuse_generating(name: str, **given: object) -> None:
+    """Raise InputError if one of these arguments about generating is given to a model of this name,
+    which generates nothing."""
+    for argument, value in given.items():
+        if value is not None and value is not False:
+            raise InputError(f"{name} generates no text: leave `{argument}` out")
 
 
 def generated(

@@ -25,7 +25,7 @@ from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
-from zoo.running.generating import generate_arguments, generated
+from zoo.running.generating import generate_arguments, generated, refuse_generating
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, classes_of, compared
@@ -167,8 +167,14 @@ class ImageModel:
                 self.transformer.spec, self.settings, max_new_tokens, method, eos, start
             )
             asked["cuda_graph"] = cuda_graph
-        elif cuda_graph:
-            raise InputError(f"{self.transformer.spec.name} generates no tokens in steps to record")
+        else:
+            refuse_generating(
+                self.transformer.spec.name,
+                method=method,
+                eos=eos,
+                start=start,
+                cuda_graph=cuda_graph,
+            )
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             pixels = self._pixels([(images[place], places[place]) for place in batch])

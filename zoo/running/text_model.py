@@ -21,7 +21,7 @@ from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
-from zoo.running.generating import generate_arguments, generated
+from zoo.running.generating import generate_arguments, generated, refuse_generating
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
@@ -154,10 +154,15 @@ class TextModel:
         texts = list(texts)
         if self.task in GENERATING:
             check_count("max_new_tokens", max_new_tokens)
-        elif draft is not None:
-            raise InputError(f"{self.transformer.spec.name} generates no tokens to be guessed")
-        elif cuda_graph:
-            raise InputError(f"{self.transformer.spec.name} generates no tokens in steps to record")
+        else:
+            refuse_generating(
+                self.transformer.spec.name,
+                method=method,
+                eos=eos,
+                start=start,
+                draft=draft,
+                cuda_graph=cuda_graph,
+            )
         if mask_id is not None and self.task != "fill_mask":
             raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
         check_top(top, self.task, self.transformer.spec.name)
