@@ -239,7 +239,9 @@ def test_options_are_named_as_they_are_typed(
     assert told in refused("run", ten_positions, "3 4", *options)
 
 
-@pytest.mark.parametrize("text", ["drei", None, 3, [3, 4]])
+@pytest.mark.parametrize(
+    "text", ["drei", "3 1_0", "+5", "\N{ARABIC-INDIC DIGIT THREE}", "9" * 5000, None, 3, [3, 4]]
+)
 def test_what_is_no_text_of_ids(saved: Path, text: Any) -> None:
     with pytest.raises(InputError, match="so text is written as ids"):
         zoo.TextModel.load(saved / "decoder").run(["3", text])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MASKS = ("[MASK]", "<mask>")
 """The names of the mask token in published tokenizers."""
+_NUMBER = re.compile("-?[0-9]{1,99}")
+"""An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
 
@@ -75,10 +78,9 @@ class Numbers:
 
     def encode(self, text: str) -> list[int]:
         """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
-        try:
-            return [int(word) for word in text.split()]
-        except (AttributeError, ValueError):  # not a string, or not all words are numbers
-            raise self._no_text() from None
+        if not isinstance(text, str) or not all(map(_NUMBER.fullmatch, text.split())):
+            raise self._no_text()
+        return [int(word) for word in text.split()]
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
         """Raise InputError: which ids stand between two texts is known to a tokenizer alone."""
