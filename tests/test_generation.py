@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from itertools import product
@@ -582,6 +584,16 @@ def test_a_stream_is_what_is_generated(decoders: peers.Pair, method: Any) -> Non
     for number, one in enumerate(whole):
         row = [step[number] for step in steps]
         assert row == [*one.ids, *[None] * (len(row) - len(one.ids))]
+
+
+def test_a_stream_may_be_left_unfinished() -> None:
+    """Python closes it when the program ends, and most modules are gone by then."""
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 20, "n_layers": 1}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 8}
+    script = f"import zoo\nsteps = zoo.stream(zoo.build({spec}), [[1]], max_new_tokens=5)\n"
+    command = [sys.executable, "-c", f"{script}print(next(steps))"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (len(done.stdout.split()), done.stderr) == (1, "")
 
 
 def test_padding_on_any_side_is_not_part_of_a_prompt(decoders: peers.Pair) -> None:

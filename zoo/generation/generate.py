@@ -202,7 +202,6 @@ def _models(model: Transformer, drafting: Drafting | None) -> list[Transformer]:
     return [model] if drafting is None else [model, *drafting.models]
 
 
-@torch.inference_mode()
 def _steps(
     model: Transformer,
     inputs: Inputs,
@@ -210,10 +209,9 @@ def _steps(
     begin: Callable[[], Decoding],
     drafting: Drafting | None,
 ) -> Iterator[list[int | None]]:
-    # Unlike a `with` statement, the decorator leaves inference mode between two steps.
     steps = _search(model, inputs, method, begin, drafting)
     while True:
-        with evaluating(*_models(model, drafting)):
+        with torch.inference_mode(), evaluating(*_models(model, drafting)):
             step = next(steps, None)
         if step is None:
             return
