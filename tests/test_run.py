@@ -626,11 +626,13 @@ def test_lines_of_the_standard_input(
     assert said(capsys, folder, "-n", "5") == "".join(alone)
     given(b"")
     assert said(capsys, folder) == ""
-    given(b"ich\nein\n\xff\n")
-    assert run(["run", folder, "-n", "5"]) == 2
-    told = capsys.readouterr()
-    assert "standard input:3: error: this line is not UTF-8" in told.err
-    assert len(told.out.splitlines()) == 2  # the lines before it
+    for lines in (LINES[:1], LINES[:2], LINES[:3]):  # within a portion, and after one
+        given("\n".join(lines).encode() + b"\n\xff\n")
+        assert run(["run", folder, "-n", "5"]) == 2
+        told = capsys.readouterr()
+        line = len(lines) + 1
+        assert f"standard input:{line}: error: this line is not UTF-8" in told.err
+        assert told.out == "".join(alone[: len(lines)])
     folder = with_words("decoder")
     given(b"ich\nein\nbier\n\n")
     assert run(["run", folder, "-n", "5"]) == 2

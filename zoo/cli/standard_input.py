@@ -31,6 +31,8 @@ def lines() -> Iterator[tuple[list[Place], list[str]]]:
         try:
             found.append(line.decode(FIRST if number == 1 else "utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
+            if found:  # the lines before it have their results
+                yield places[:-1], found
             raise InputError(Problem("this line is not UTF-8", places[-1])) from None
         if len(found) == n_at_once:
             yield places, found
