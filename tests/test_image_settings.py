@@ -229,6 +229,14 @@ WRONG = {
         VIT + '"image_mean": [0.5, 0.5]}',
         "`image_mean` must be a number, or three of",
     ),
+    "more pixels than are read": (
+        VIT + '"size": {"height": 9460, "width": 9459}, "do_center_crop": true, "crop_size": 12}',
+        "json:1:47: error: `size` makes 9,460 x 9,459 pixels of an image, more than 89,478,485",
+    ),
+    "a side of more pixels than are read": (
+        VIT + '"size": {"shortest_edge": 9460}}',
+        "`size` makes 9,460 x 9,460 pixels of an image, more than 89,478,485",
+    ),
     "division by zero": (VIT + '"image_std": [0.5, 0, 0.5]}', "`image_std.1` must be at least"),
     "a crop of no size": (VIT + '"do_center_crop": true}', "`do_center_crop` needs a `crop_size`"),
     "an image processor of another model": (
@@ -262,6 +270,11 @@ def test_what_is_null_is_not_written(tmp_path: Path) -> None:
     null = dict.fromkeys(keys)
     found = settings_in(tmp_path, {"image_processor_type": "ViTImageProcessor", **null})
     assert found == settings_in(tmp_path, {"image_processor_type": "ViTImageProcessor"})
+
+
+def test_as_many_pixels_as_are_read(tmp_path: Path) -> None:
+    found = settings_in(tmp_path, VIT + '"size": {"height": 9459, "width": 9459}}')
+    assert found.output_size == (9459, 9459)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

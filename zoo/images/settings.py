@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from zoo.errors import Place, Problem, WeightsError, in_order
+from zoo.images.files import MAX_PIXELS
 from zoo.json_files import JsonFile, read_json
 from zoo.model_files import IMAGE_SETTINGS, PROCESSOR_SETTINGS
 from zoo.value_errors import value_message
@@ -57,6 +58,11 @@ class Size(BaseModel):
         sides = (self.height is None, self.width is None, self.shortest_edge is None)
         if sides not in ((False, False, True), (True, True, False)):
             raise ValueError("must state `height` and `width`, or `shortest_edge` alone")
+        height, width = self.sides or self.of(1, 1)
+        if height * width > MAX_PIXELS:
+            raise ValueError(
+                f"makes {height:,} x {width:,} pixels of an image, more than {MAX_PIXELS:,}"
+            )
         return self
 
     @property
