@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -247,6 +248,18 @@ def test_builds_in_several_threads_keep_their_dtypes_apart() -> None:
         assert torch.get_default_dtype() is torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, True, "0", None])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_no_seed(seed: Any, device: str) -> None:
+    with pytest.raises(zoo.InputError, match=f"`seed` is an integer from 0 .*, not {seed!r}"):
+        zoo.build(SMALL, seed=seed, device=device)
+
+
+def test_a_seed_of_numpy_is_a_seed() -> None:
+    one, same = (zoo.build(SMALL, seed=seed).state_dict() for seed in (3, np.int64(3)))
+    assert all(torch.equal(one[name], same[name]) for name in one)
 
 
 def test_on_the_meta_device_there_are_shapes_and_no_values() -> None:

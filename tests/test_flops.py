@@ -222,7 +222,7 @@ def test_the_command_for_images(project: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True])
 def test_a_size_is_a_number(size: Any) -> None:
-    with pytest.raises(zoo.InputError, match="`size` is at least 1, not"):
+    with pytest.raises(zoo.InputError, match="`size` is an integer of at least 1, not"):
         zoo.flops(DECODER, size)
 
 

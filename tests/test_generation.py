@@ -693,7 +693,7 @@ def test_arranged_weights_are_the_same_weights(
 @pytest.mark.parametrize("rows", [0, -1, 1.0, True, "8", None])
 def test_weights_are_arranged_for_a_number_of_rows(rows: Any) -> None:
     _, model = DECODERS["gpt2"]()
-    with pytest.raises(zoo.InputError, match="`rows` is at least 1, not"):
+    with pytest.raises(zoo.InputError, match="`rows` is an integer of at least 1, not"):
         zoo.arrange_weights(model, rows=rows)
 
 

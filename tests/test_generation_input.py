@@ -98,8 +98,8 @@ SPARSE = "ids: the tensor must be dense, not torch.sparse_coo"
         (torch.tensor([[1, 2]]), {"mask": ~ones(1, 2)}, "sequence 0 is empty"),
         ([1] * 9, {}, "9 tokens and 3 new ones are longer than the model's 10 positions"),
         ([1] * 9, {}, "`max_new_tokens` can be 2 at most"),
-        ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
-        ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
+        ([1], {"max_new_tokens": 0}, "`max_new_tokens` is an integer of at least 1, not 0"),
+        ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is an integer of at least 1, not 2.0"),
         ([1], {"max_new_tokens": 2**62 + 1}, "`max_new_tokens` is at most 4,611,686,018,427,387,9"),
         ([1], {"eos": 9}, "`eos` holds the id 9, which is outside the vocabulary"),
         ([1], {"eos": -1}, "`eos` holds the id -1, which is outside the vocabulary"),
@@ -359,6 +359,13 @@ def test_lengths_whose_powers_are_infinite(alpha: float) -> None:
     with pytest.raises(InputError, match=r"^error: `length_penalty` must be "):
         zoo.Beam(length_penalty=alpha)
     assert zoo.Beam(length_penalty=16.0).judged(-1.0, 10**6) == -1e-96
+
+
+def test_of_what_is_no_method() -> None:
+    with pytest.raises(
+        InputError, match=r"^error: `zoo\.Beam` must be a table, not the integer `5`"
+    ):
+        zoo.Beam.model_validate(5)
 
 
 def test_all_that_is_wrong_with_a_method_is_told() -> None:

@@ -214,7 +214,7 @@ def test_what_is_asked_of_a_model_that_does_not_generate(
 @pytest.mark.parametrize("number", [None, "5", 0])
 def test_what_is_no_number_of_tokens(ten_positions: str, number: Any) -> None:
     model = zoo.TextModel.load(ten_positions)
-    message = f"`max_new_tokens` is at least 1, not {number!r}"
+    message = f"`max_new_tokens` is an integer of at least 1, not {number!r}"
     with pytest.raises(InputError, match=message):
         model.run(["3 4"], max_new_tokens=number)
     with pytest.raises(InputError, match=message):
@@ -693,7 +693,7 @@ def test_what_does_not_generate_is_not_streamed(with_words: Callable[[str], str]
     """The error is raised by the call, as by `zoo.stream`, and not by its first piece."""
     with pytest.raises(InputError, match="does not generate"):
         zoo.TextModel.load(with_words("mlm")).stream("ich")
-    with pytest.raises(InputError, match="`max_new_tokens` is at least 1"):
+    with pytest.raises(InputError, match="`max_new_tokens` is an integer of at least 1"):
         zoo.TextModel.load(with_words("pair")).stream("ich", max_new_tokens=0)
 
 

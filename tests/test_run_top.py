@@ -97,5 +97,5 @@ def test_what_is_refused(project: Path, refused: Refused) -> None:
     assert "--top" in refused("run", "vectors", "3 4", "--top", "0")
     save("m")
     for wrong in (0, -1, True, 2.0, "3"):
-        with pytest.raises(zoo.InputError, match="`top` is at least 1, not"):
+        with pytest.raises(zoo.InputError, match="`top` is an integer of at least 1, not"):
             zoo.TextModel.load("m").run(["3 4"], top=wrong)  # type: ignore[arg-type]

@@ -277,12 +277,12 @@ def test_what_does_not_fit() -> None:
     with pytest.raises(InputError, match="a stream is of one sequence"):
         zoo.stream(model, PROMPTS, max_new_tokens=NEW, draft=zoo.Lookup())
     for make in (lambda: zoo.Lookup(n_tokens=0), lambda: zoo.Lookup(longest=True)):
-        with pytest.raises(InputError, match="is at least 1"):
+        with pytest.raises(InputError, match="is an integer of at least 1"):
             make()
     with pytest.raises(InputError, match="`longest` is at most 32, not 33"):
         zoo.Lookup(longest=33)
     assert zoo.Lookup(longest=32).longest == 32
-    with pytest.raises(InputError, match=r"`n_tokens` is at least 1, not 2\.0"):
+    with pytest.raises(InputError, match=r"`n_tokens` is an integer of at least 1, not 2\.0"):
         zoo.Draft(model, n_tokens=2.0)  # type: ignore[arg-type]
 
 

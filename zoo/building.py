@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from zoo.counts import check_seed
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import PluginError, Problem, ZooError
@@ -64,11 +65,13 @@ def build(
 
     Raises:
         SpecError: the spec is wrong.
+        InputError: the seed is no such integer.
         PluginError: a plugin cannot be loaded, or its module is not what it describes.
         ZooError: the model is larger than the memory, the device cannot be used, or `dtype` is the
             name of none.
         TypeError: `dtype` is another object, or one that no model can have.
     """
+    seed = check_seed(seed)
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, torch.float32 if dtype is None else usable_dtype(dtype))
     if mesh is not None:

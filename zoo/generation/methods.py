@@ -70,7 +70,8 @@ class Method(BaseModel):
             by_path: dict[KeyPath, list[ErrorDetails]] = {}
             for details in error.errors(include_url=False):
                 by_path.setdefault(path_in(values, details["loc"]), []).append(details)
-            for (name, *_), same in by_path.items():
+            for path, same in by_path.items():
+                name = path[0] if path else f"zoo.{cls.__name__}"
                 if same[0]["type"] == "extra_forbidden":
                     message = f"zoo.{cls.__name__} has no {quoted(name)}"
                     problems.append(
