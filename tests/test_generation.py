@@ -26,7 +26,7 @@ from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import Generated
 from zoo.generation.sampling import FEW, draw, probabilities
-from zoo.generation.scores import BLOCK, SHARE, largest
+from zoo.generation.scores import BLOCK, SHARE, constrain, largest
 from zoo.transformer import Transformer
 
 VOCAB, EOS, START, NEW = 61, 2, 60, 14
@@ -377,6 +377,16 @@ def test_an_end_that_is_a_bad_word_alone_is_generated(
     assert zoo.generate(four_tokens, [1, 2], method=bad, **options) == [found]
     bad = method(bad_words=((2, 3),))
     assert zoo.generate(four_tokens, [1, 2], method=bad, **options) != [found]
+
+
+def test_a_bad_word_is_forbidden_after_its_own_beginning_alone() -> None:
+    method, ends = zoo.Greedy(bad_words=((2, 3), (1, 2, 0))), Ends.read(9, (), ())
+    sequences = [[2], [3], [1], [0, 2], [2, 1], [1, 2], [3, 2], [2, 3]]
+    found = constrain(
+        torch.zeros(len(sequences), 4), sequences, [[]] * len(sequences), method, 0, ends
+    )
+    forbidden = [[3], [], [], [3], [], [0, 3], [3], []]
+    assert [(row == -torch.inf).nonzero().flatten().tolist() for row in found] == forbidden
 
 
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=1, length_penalty=0.0)])
