@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Self
 
 import torch
 
@@ -73,25 +75,24 @@ def generate(
     """
     check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
-    read = partial(
-        Inputs.read,
+    ready = _Ready.of(
+        model,
+        method,
+        draft=draft,
+        cache=cache,
+        cuda_graph=cuda_graph,
         ids=ids,
-        method=method,
         ends=ends,
         start=start,
         mask=mask,
         memory=memory,
         memory_mask=memory_mask,
     )
-    inputs = read(model)
-    drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
-    begin = partial(inputs.decoding, model, keep=cache, record=cuda_graph)
     found: dict[int, Generated] = {}
-    with torch.inference_mode(), evaluating(*_models(model, drafting)):
+    with torch.inference_mode(), evaluating(*ready.models):
         if isinstance(method, Beam):
-            sources = inputs.source_ids(method)
-            return beam_search(begin(), inputs.prompt, sources, method, inputs.ends)
-        for _, ended in _search(model, inputs, method, begin, drafting):
+            return ready.beam_search(method)
+        for _, ended in ready.search(method):
             found.update(ended)
     return [found[number] for number in sorted(found)]
 
@@ -126,22 +127,22 @@ def stream(
     """
     check_method(method, (Greedy, Sampling))
     ends = Ends.read(max_new_tokens, eos, stop)
-    read = partial(
-        Inputs.read,
+    ready = _Ready.of(
+        model,
+        method,
+        draft=draft,
+        cache=cache,
+        cuda_graph=cuda_graph,
         ids=ids,
-        method=method,
         ends=ends,
         start=start,
         mask=mask,
         memory=memory,
         memory_mask=memory_mask,
     )
-    inputs = read(model)
-    drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
-    begin = partial(inputs.decoding, model, keep=cache, record=cuda_graph)
-    if drafting is not None and len(inputs.prompt.values) > 1:
+    if ready.drafting is not None and len(ready.inputs.prompt.values) > 1:
         raise InputError("with a `draft`, a stream is of one sequence: they are generated in turn")
-    return _steps(model, inputs, method, begin, drafting)
+    return _steps(ready, method)
 
 
 def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
@@ -149,6 +150,64 @@ def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
     if not isinstance(method, kinds):
         known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
         raise InputError(f"`method` is one of {known}, not {method!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A generation whose arguments fit the model and each other.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        drafting: what guesses its tokens, if anything does.
+        begin: returns the state in which decoding starts.
+    """
+
+    model: Transformer
+    inputs: Inputs
+    drafting: Drafting | None
+    begin: Callable[[], Decoding]
+
+    @classmethod
+    def of(
+        cls,
+        model: Transformer,
+        method: Method,
+        *,
+        draft: object,
+        cache: bool,
+        cuda_graph: bool,
+        **given: Any,
+    ) -> Self:
+        """Check the arguments of `generate`; `given` are the others of `Inputs.read`."""
+
+        def read(one: Transformer) -> Inputs:
+            return Inputs.read(one, method=method, **given)
+
+        inputs = read(model)
+        drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
+        return cls(
+            model, inputs, drafting, partial(inputs.decoding, model, keep=cache, record=cuda_graph)
+        )
+
+    @property
+    def models(self) -> list[Transformer]:
+        """The model, and the one that guesses."""
+        return [self.model, *(self.drafting.models if self.drafting else ())]
+
+    def search(self, method: Greedy | Sampling) -> Iterator[Step]:
+        """Greedy search and sampling, by steps."""
+        choosing = Choosing.begin(method, self.inputs.ends, self.inputs.prompt.values.device)
+        sources = self.inputs.source_ids(method)
+        if self.drafting is None:
+            yield from search(self.begin(), self.inputs.prompt, sources, choosing)
+        else:
+            yield from speculative_search(self.model, self.inputs, sources, self.drafting, choosing)
+
+    def beam_search(self, method: Beam) -> list[Generated]:
+        """The best sequences of a beam search."""
+        sources = self.inputs.source_ids(method)
+        return beam_search(self.begin(), self.inputs.prompt, sources, method, self.inputs.ends)
 
 
 def _drafting(
@@ -183,35 +242,10 @@ def _drafting(
     return Drafting.read(draft, model, inputs, read)
 
 
-def _search(
-    model: Transformer,
-    inputs: Inputs,
-    method: Greedy | Sampling,
-    begin: Callable[[], Decoding],
-    drafting: Drafting | None,
-) -> Iterator[Step]:
-    choosing = Choosing.begin(method, inputs.ends, inputs.prompt.values.device)
-    sources = inputs.source_ids(method)
-    if drafting is not None:
-        yield from speculative_search(model, inputs, sources, drafting, choosing)
-    else:
-        yield from search(begin(), inputs.prompt, sources, choosing)
-
-
-def _models(model: Transformer, drafting: Drafting | None) -> list[Transformer]:
-    return [model] if drafting is None else [model, *drafting.models]
-
-
-def _steps(
-    model: Transformer,
-    inputs: Inputs,
-    method: Greedy | Sampling,
-    begin: Callable[[], Decoding],
-    drafting: Drafting | None,
-) -> Iterator[list[int | None]]:
-    steps = _search(model, inputs, method, begin, drafting)
+def _steps(ready: _Ready, method: Greedy | Sampling) -> Iterator[list[int | None]]:
+    steps = ready.search(method)
     while True:
-        with torch.inference_mode(), evaluating(*_models(model, drafting)):
+        with torch.inference_mode(), evaluating(*ready.models):
             step = next(steps, None)
         if step is None:
             return
