@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -204,20 +205,7 @@ def run(
     changes = given.copy()
     if repetition_penalty is not None:
         changes["repetition_penalty"] = repetition_penalty
-    _check_together(given, sample=sample, beams=beams)
-    if draft is not None and lookup:
-        raise click.UsageError("--draft and --lookup are two ways to guess tokens; take one")
-    if system is not None and not chat:
-        raise click.UsageError("--system goes with --chat")
-    if pairs and chat:
-        raise click.UsageError("--pairs and --chat are two ways to read a text; take one")
-    if texts and labels:
-        raise click.UsageError("--label is compared with images, and --texts reads none; take one")
-    if pairs and len(inputs) % 2:
-        raise click.UsageError(
-            f"--pairs reads texts two by two, and here {'is' if len(inputs) == 1 else 'are'} "
-            f"{counted(len(inputs), 'text')}"
-        )
+    _check_together(context.params, given)
 
     from zoo.generation import Lookup, quantize_weights
     from zoo.running.image_model import ImageModel
@@ -226,13 +214,7 @@ def run(
     from zoo.running.tasks import GENERATING
     from zoo.running.text_model import TextModel
 
-    instructions = [] if system is None else [_message("system", system)]
-
-    def prompts(given: Sequence[Any]) -> list[Any]:
-        if pairs:
-            return list(zip(given[::2], given[1::2], strict=True))
-        return [[*instructions, _message("user", text)] if chat else text for text in given]
-
+    reading = _Reading(pairs, chat, [] if system is None else [_message("system", system)])
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
         found = load_runner(
@@ -241,18 +223,11 @@ def run(
         if weights == "int8":
             quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
-        name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
-        if sees:
-            no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
-            _refuse(context, no_texts, f"{name} takes no texts")
-        elif not found.transformer.spec.model.images:
-            _refuse(context, ("labels", "texts"), f"{name} takes no images")
+        _refuse_unfitting(context, found)
         method = None
-        if found.task not in GENERATING:
-            _refuse(context, GENERATING_OPTIONS, f"{name} generates no text")
-        elif given and not sample and not found.settings.do_sample:
-            raise _only_drawn(given)
-        else:
+        if found.task in GENERATING:
+            if given and not sample and not found.settings.do_sample:
+                raise _only_drawn(given)
             method = found.settings.method(changes, sample=sample, beams=beams)
             _tell_settings(found.settings, method)
         asked: dict[str, Any] = {
@@ -262,42 +237,83 @@ def run(
             "start": start or None,
             "cuda_graph": cuda_graph,
             "top": top,
-            **({"labels": labels or None} if sees else {"mask_id": mask_id}),
         }
-        if isinstance(found, TextModel):
+        if isinstance(found, ImageModel):
+            asked["labels"] = labels or None
+        else:
+            asked["mask_id"] = mask_id
             asked["draft"] = Lookup() if lookup else None
             if draft is not None:
                 smaller = TextModel.load(draft, device=device, dtype=dtype, registry=context.obj())
                 asked["draft"] = found.draft(smaller)
                 if weights == "int8":
                     quantize_weights(smaller.transformer)
-        answer = partial(_answer, found, asked, as_json=as_json)
-        answer_each = partial(_answer_each, found, as_json=as_json)
-        if inputs == ("-",):
-            if sees:
-                answer(standard_input.content(), place=Place("standard input"))
-            else:
-                answer(*prompts([standard_input.text()]))
-        elif len(asked_for := prompts(inputs)) == 1:
-            answer(*asked_for)
-        elif asked_for:
-            answer_each(asked_for, asked)
-        elif chat and sys.stdin is not None and sys.stdin.isatty():
-            _converse(answer, instructions)
-        else:
-            for number, (places, lines) in enumerate(standard_input.lines()):
-                # Messages about an image name its own path.
-                where = list(map(_image_place, lines, places)) if sees else places
-                found_in = chain.from_iterable(map(_sides, lines, places)) if pairs else lines
-                answer_each(prompts(list(found_in)), _for_lines(asked, number), places=where)
+        _answer_inputs(found, asked, inputs, reading, as_json=as_json)
 
 
-def _check_together(given: Collection[str], *, sample: bool | None, beams: int | None) -> None:
-    """Raise UsageError if options contradict each other; `given` are those of drawing tokens."""
-    if given and (sample is False or beams is not None):
-        raise _only_drawn(given)
-    if sample and beams is not None:
-        raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How inputs are read: two by two, as chats of one message after some instructions, or as they
+    are."""
+
+    pairs: bool
+    chat: bool
+    instructions: list[dict[str, str]]
+
+    def prompts(self, given: Sequence[Any]) -> list[Any]:
+        """The prompts of inputs."""
+        if self.pairs:
+            return list(zip(given[::2], given[1::2], strict=True))
+        if self.chat:
+            return [[*self.instructions, _message("user", text)] for text in given]
+        return list(given)
+
+    def prompts_of_lines(self, lines: Sequence[str], places: Sequence[Place]) -> list[Any]:
+        """The prompts of lines, of which each is one. Raises InputError if one is no pair."""
+        each = chain.from_iterable(map(_sides, lines, places)) if self.pairs else lines
+        return self.prompts(list(each))
+
+
+_EXCLUSIVE = (
+    ("sample", "beams", "--sample and --beams are two ways to choose tokens; take one"),
+    ("draft", "lookup", "--draft and --lookup are two ways to guess tokens; take one"),
+    ("pairs", "chat", "--pairs and --chat are two ways to read a text; take one"),
+    ("texts", "labels", "--label is compared with images, and --texts reads none; take one"),
+)
+"""Options of which only one can be given, and what is said of both."""
+
+
+def _check_together(options: Mapping[str, Any], drawing: Collection[str]) -> None:
+    """Raise UsageError if options contradict each other; `drawing` are those of drawing tokens that
+    are given."""
+    if drawing and (options["sample"] is False or options["beams"] is not None):
+        raise _only_drawn(drawing)
+    for one, other, told in _EXCLUSIVE:
+        if options[one] and options[other]:
+            raise click.UsageError(told)
+    if options["system"] is not None and not options["chat"]:
+        raise click.UsageError("--system goes with --chat")
+    n_texts = len(options["inputs"])
+    if options["pairs"] and n_texts % 2:
+        raise click.UsageError(
+            f"--pairs reads texts two by two, and here {'is' if n_texts == 1 else 'are'} "
+            f"{counted(n_texts, 'text')}"
+        )
+
+
+def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel) -> None:
+    """Raise UsageError if an option is given that does not apply to the model."""
+    from zoo.running.image_model import ImageModel
+    from zoo.running.tasks import GENERATING
+
+    name = model.transformer.spec.name
+    if isinstance(model, ImageModel):
+        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
+        _refuse(context, no_texts, f"{name} takes no texts")
+    elif not model.transformer.spec.model.images:
+        _refuse(context, ("labels", "texts"), f"{name} takes no images")
+    if model.task not in GENERATING:
+        _refuse(context, GENERATING_OPTIONS, f"{name} generates no text")
 
 
 def _only_drawn(given: Iterable[str]) -> click.UsageError:
@@ -326,6 +342,39 @@ def _sides(line: str, place: Place) -> tuple[str, str]:
 
 def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
+
+
+def _answer_inputs(
+    model: TextModel | ImageModel,
+    asked: Mapping[str, Any],
+    inputs: tuple[str, ...],
+    reading: _Reading,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the results for the inputs of the command: its arguments, or the standard input as a
+    whole, as typed messages, or line by line."""
+    from zoo.running.image_model import ImageModel
+
+    sees = isinstance(model, ImageModel)
+    answer = partial(_answer, model, asked, as_json=as_json)
+    if inputs == ("-",):
+        if sees:
+            answer(standard_input.content(), place=Place("standard input"))
+        else:
+            answer(*reading.prompts([standard_input.text()]))
+    elif len(prompts := reading.prompts(inputs)) == 1:
+        answer(*prompts)
+    elif prompts:
+        _answer_each(model, prompts, asked, as_json=as_json)
+    elif reading.chat and sys.stdin is not None and sys.stdin.isatty():
+        _converse(answer, reading.instructions)
+    else:
+        for number, (places, lines) in enumerate(standard_input.lines()):
+            prompts = reading.prompts_of_lines(lines, places)
+            # Messages about an image name its own path.
+            where = list(map(_image_place, lines, places)) if sees else places
+            _answer_each(model, prompts, _for_lines(asked, number), as_json=as_json, places=where)
 
 
 def _answer(
