@@ -58,7 +58,8 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
 RECURRENT = {
-    f"attention.{kind}" for kind in ("short_convolution", "gated_delta", "mamba", "mamba2")
+    f"attention.{kind}"
+    for kind in ("short_convolution", "gated_delta", "lightning", "mamba", "mamba2")
 }
 """What has no place in an encoder, nor attends to one."""
 

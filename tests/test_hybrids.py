@@ -22,6 +22,7 @@ HYBRIDS = [
     "lfm2.biased",
     "qwen3_next",
     "qwen3_next.published",
+    "minimax",
     "bamba",
     "bamba.biased",
     "bamba.bounded",

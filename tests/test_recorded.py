@@ -70,6 +70,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 MIXERS: dict[str, dict[str, Any]] = {
     "mamba2": {"attention": {"kind": "mamba2", "state_size": 3}},
     "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
+    "lightning": {"attention": "lightning"},
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "no_attention_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "none"}]}},
 }

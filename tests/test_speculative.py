@@ -23,6 +23,7 @@ NEW = 12
 WITH_STATES: dict[str, dict[str, Any]] = {
     "gated_delta": {"attention": "gated_delta"},
     "mamba2": {"attention": "mamba2"},
+    "lightning": {"attention": "lightning"},
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "hybrid": {
         "position": {"kind": "sinusoidal"},

@@ -1,0 +1,109 @@
+"""`lightning` attention against its recurrence, token by token (Li et al. 2025, arXiv:2501.08313,
+section 2.2), and its state in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from references.attention_cases import made, rms
+from references.recurrences import check_hidden_token, check_recurrence
+
+import zoo
+from zoo.errors import SpecError
+from zoo.reports.flops import flops
+from zoo.showing.show import summary_data
+from zoo_components.lightning import Lightning
+from zoo_components.modules import decay as module_of
+from zoo_components.norm import NoNorm
+
+WIDTH = 6
+SPEC: dict[str, Any] = {
+    "format": 1,
+    "name": "small",
+    "builder": "decoder",
+    "vocab": 11,
+    "n_layers": 3,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 8,
+    "position": "none",
+    "attention": {"kind": "lightning", "head_dim": 3},
+}
+
+
+def described(**fields: Any) -> Lightning:
+    stated = {"n_heads": 4, "head_dim": 3} | fields
+    norm, inner_norm = NoNorm(kind="none", width=WIDTH), rms(stated["n_heads"] * stated["head_dim"])
+    return Lightning(kind="lightning", norm=norm, d_model=WIDTH, inner_norm=inner_norm, **stated)
+
+
+@pytest.fixture(params=[2, 64])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that are shorter than the sequence, and one that is longer."""
+    monkeypatch.setattr(module_of, "CHUNK", request.param)
+
+
+def recurrent(a: Lightning, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Token by token, for one sequence (length, width)."""
+    q, k, v, gate = (x @ t[f"{name}_proj.weight"].T for name in ("q", "k", "v", "gate"))
+    q, k, v = (one * torch.sigmoid(one) for one in (q, k, v))
+    heads = []
+    for h in range(a.n_heads):
+        decay = 0.5 ** (8 * (h + 1) / a.n_heads) * a.rate
+        at = slice(h * a.head_dim, (h + 1) * a.head_dim)
+        s = torch.zeros(a.head_dim, a.head_dim).double()
+        read = []
+        for i in range(len(x)):
+            s = s * 2.718281828459045**-decay + torch.outer(v[i, at], k[i, at])
+            read.append(s @ q[i, at])
+        heads.append(torch.stack(read))
+    o = torch.cat(heads, -1)
+    normed = o / (o.square().mean(-1, keepdim=True) + 1e-3).sqrt() * t["inner_norm.weight"]
+    return (normed * torch.sigmoid(gate)) @ t["o_proj.weight"].T
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("length", [1, 5, 70])
+@pytest.mark.parametrize("fields", [{}, {"n_heads": 3, "rate": 0.4}, {"head_dim": 5, "rate": 0.0}])
+def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
+    check_recurrence(described(**fields), recurrent, length)
+
+
+@pytest.mark.usefixtures("chunk")
+def test_a_hidden_token_changes_nothing() -> None:
+    check_hidden_token(made(described()), WIDTH)
+
+
+def test_what_show_says() -> None:
+    """The parameters, the state and the operations, in closed form."""
+    spec = zoo.read_spec({**SPEC, "vocab": 40})
+    inner = 4 * 3
+    data = summary_data(spec)
+    assert data["state_bytes_per_sequence"] == 3 * inner * 3 * 4
+    assert data["kv_cache_bytes_per_token"]["float32"] == 0
+    maps = 5 * 16 * inner
+    own = maps + inner
+    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
+    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
+    assert long == 2 * short
+    (decoder, *_) = flops(spec, 640)["parts"]
+    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
+    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
+    sums = 4 * (2 * 64 * 3 + 2 * 3 * 3)  # of one token: its pairs, and the state
+    assert attention["flops"] == 2 * 3 * 640 * (maps + sums)
+
+
+def test_layers_with_rates_of_their_own() -> None:
+    rates = [1.0, 0.5, 0.0]
+    attention = SPEC["attention"] | {"rate": {"per_layer": rates}}
+    model = zoo.build({**SPEC, "attention": attention})
+    tables = [layer.self_attn.table(4).flatten() for layer in model.decoder.layers]
+    slowest = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256]).double()
+    torch.testing.assert_close(tables, [rate * slowest for rate in rates], rtol=1e-14, atol=0)
+
+
+def test_heads_that_do_not_divide_the_width() -> None:
+    with pytest.raises(SpecError, match="d_model = 16 is not divisible by n_heads = 3"):
+        zoo.read_spec({**SPEC, "n_heads": 3, "attention": "lightning"})
