@@ -11,9 +11,18 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import nn
 
+import zoo
 from zoo.slots import Norm
 from zoo_components.modules.heads import PerHeadNorm
-from zoo_components.norm import BatchNorm, LayerNorm, NoNorm, RmsNorm, ScaleNorm, StdNorm
+from zoo_components.norm import (
+    BatchNorm,
+    DynamicTanh,
+    LayerNorm,
+    NoNorm,
+    RmsNorm,
+    ScaleNorm,
+    StdNorm,
+)
 
 WIDTH = 24
 Formula = Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor]
@@ -41,6 +50,11 @@ def std_norm(x: torch.Tensor, tensors: dict[str, torch.Tensor], eps: float) -> t
     centred = x - x.sum(-1, keepdim=True) / WIDTH
     std = ((centred**2).sum(-1, keepdim=True) / (WIDTH - 1)) ** 0.5
     return tensors["weight"] * centred / (std + eps) + tensors["bias"]
+
+
+def dynamic_tanh(x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    grown = (2 * tensors["alpha"] * x).exp()
+    return tensors["weight"] * (1 - 2 / (grown + 1)) + tensors["bias"]
 
 
 def scale_norm(x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -82,6 +96,7 @@ CASES: list[tuple[Norm, Formula]] = (
     + [
         (StdNorm(kind="std_norm", width=WIDTH, eps=0.1), lambda x, t: std_norm(x, t, 0.1)),
         (ScaleNorm(kind="scale_norm", width=WIDTH), scale_norm),
+        (DynamicTanh(kind="dynamic_tanh", width=WIDTH), dynamic_tanh),
         (NoNorm(kind="none", width=WIDTH), lambda x, t: x),
     ]
 )
@@ -266,6 +281,15 @@ def test_scale_norm_divides_short_vectors_by_eps() -> None:
     module(x).sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+def test_dynamic_tanh_starts_at_its_alpha() -> None:
+    """Of small numbers the tanh is the number itself."""
+    spec = {"format": 1, "name": "a", "builder": "decoder", "vocab": 5, "n_layers": 1, "d_model": 8}
+    spec |= {"n_heads": 2, "d_ff": 8, "norm": {"kind": "dynamic_tanh", "alpha": 0.2}}
+    norm = zoo.build(spec, dtype=torch.float64).get_submodule("decoder.norm")
+    x = torch.linspace(-1e-6, 1e-6, 8, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), 0.2 * x, rtol=1e-6, atol=0)
 
 
 def test_batch_norm_sees_each_feature_over_all_positions() -> None:

@@ -157,6 +157,30 @@ class BatchNorm(Norm):
         return Module(self.width, eps=self.eps, momentum=self.momentum)
 
 
+class DynamicTanh(Norm):
+    """Dynamic tanh in the place of a norm (DyT: Zhu et al. 2025, arXiv:2503.10622):
+    weight * tanh(alpha * x) + bias, with one learned alpha. Each element is computed by itself."""
+
+    broadcasts: ClassVar[bool] = True
+    alpha: PositiveFloat = 0.5
+    """The initial value of alpha. For language models, the paper has smaller ones the wider they
+    are, and larger ones before attention than elsewhere."""
+
+    def layout(self) -> Layout:
+        return Layout(
+            {
+                "alpha": vector(1, value=self.alpha),
+                "weight": vector(self.width, value=1.0),
+                "bias": vector(self.width, "bias"),
+            }
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.norm import DynamicTanh as Module
+
+        return Module(self.width)
+
+
 class NoNorm(Norm):
     """No normalisation: x is returned unchanged."""
 

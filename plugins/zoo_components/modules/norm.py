@@ -121,6 +121,21 @@ class StdNorm(nn.Module):
         return (normed + widen(self.bias)).to(x.dtype)
 
 
+class DynamicTanh(nn.Module):
+    """weight * tanh(alpha * x) + bias with a single alpha (Zhu et al. 2025, arXiv:2503.10622)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., width)."""
+        squashed = torch.tanh(widen(self.alpha) * widen(x))
+        return (widen(self.weight) * squashed + widen(self.bias)).to(x.dtype)
+
+
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation of the last dimension, all others being the batch."""
 
