@@ -59,7 +59,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
 RECURRENT = {
     f"attention.{kind}"
-    for kind in ("short_convolution", "gated_delta", "lightning", "mamba", "mamba2")
+    for kind in ("short_convolution", "forgetting", "gated_delta", "lightning", "mamba", "mamba2")
 }
 """What has no place in an encoder, nor attends to one."""
 

@@ -156,6 +156,7 @@ CUT: dict[str, dict[str, Any]] = {
             "v_head_dim": 5,
         }
     },
+    "forgetting": {"position": "alibi", "attention": {"kind": "forgetting", "n_kv_heads": 2}},
     "linear attention": {"position": "sinusoidal", "attention": {"kind": "linear"}},
     "latent, with distances": {
         "position": "alibi",

@@ -1,0 +1,101 @@
+"""Attention with forget gates: the `attention` slot."""
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from zoo.component import PositiveFloat, Probability, Shared, Size
+from zoo.layout import Layout, column_wise, linear, row_wise
+from zoo.slots import Attention
+from zoo_components.heads import (
+    check_default_head_dim,
+    check_groups,
+    default_head_dim,
+    heads_text,
+)
+from zoo_components.projections import ALL, Projections
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Forgetting(Attention):
+    """Softmax attention with forget gates, that of the Forgetting Transformer (Lin et al. 2025,
+    arXiv:2503.02130, section 3): softmax(scale * q k^T + D) v for each head, where D_ij is the sum
+    of log f over the tokens after key j up to query i, and f = sigmoid(forget_proj(x)) is a gate of
+    each token and head. So what is long ago fades, by as much as the tokens since then say; the
+    paper uses it without positions. To a query, a token that the mask hides is not there, nor is
+    its gate."""
+
+    recordable: ClassVar[bool] = True
+    n_heads: Shared[Size]
+    """The number of query heads, each with a gate."""
+    n_kv_heads: Shared[Size] = Field(default_factory=lambda data: data["n_heads"])
+    """The number of key-value heads; each serves n_heads / n_kv_heads query heads."""
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
+    """The width of a head; d_model / n_heads by default."""
+    bias: Shared[Projections] = ALL
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
+    for none. That to the gates always has one."""
+    scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)
+    """The factor that multiplies q k^T; 1 / sqrt(head_dim) by default."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout on the attention weights."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.key_width is not None:
+            raise ValueError(
+                f"`{self.kind}` forgets what is long ago in one sequence, and cannot attend to "
+                "another: state it under `self_attn`"
+            )
+        if "head_dim" not in self.model_fields_set:
+            check_default_head_dim(self.d_model, self.n_heads)
+        check_groups(self.n_heads, self.n_kv_heads)
+        return self
+
+    @property
+    def only_causal(self) -> bool:
+        return True
+
+    @property
+    def against_fused(self) -> None:
+        return None
+
+    @property
+    def incremental(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        queries, keys = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        heads, kv_heads = column_wise(self.n_heads), column_wise(self.n_kv_heads)
+        return Layout(
+            {
+                "q_proj": linear(self.d_model, queries, bias="q" in self.bias, cut=heads),
+                "k_proj": linear(self.d_model, keys, bias="k" in self.bias, cut=kv_heads),
+                "v_proj": linear(self.d_model, keys, bias="v" in self.bias, cut=kv_heads),
+                "forget_proj": linear(self.d_model, self.n_heads, cut=heads),
+                "o_proj": linear(
+                    queries,
+                    self.d_model,
+                    bias="o" in self.bias,
+                    residual=True,
+                    cut=row_wise(self.n_heads),
+                ),
+            },
+            f"{self.kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            cache=2 * keys + self.n_heads,
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.forgetting import ForgettingAttention
+        from zoo_components.modules.scores import Scoring
+
+        return ForgettingAttention(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads,
+            head_dim=self.head_dim,
+            bias=self.bias,
+            scoring=Scoring(scale=self.scale, dropout=self.dropout),
+        )
