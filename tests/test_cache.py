@@ -135,6 +135,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "alibi": {"position": "alibi"},
     "alibi_rounded": {"position": {"kind": "alibi", "rounding": "bfloat16"}},
     "t5_buckets": {"position": BUCKETS},
+    "fire": {"position": {"kind": "fire", "threshold": 4.0}},
     "two_schemes": {"decoder": {"relative": BUCKETS, "position": "alibi"}},
     "scheme_of_a_layer": {"block": {"kind": "residual", "self_position": BUCKETS}},
     "grouped": {"position": "rotary"} | heads(n_kv_heads=2),

@@ -157,6 +157,7 @@ CUT: dict[str, dict[str, Any]] = {
         }
     },
     "forgetting": {"position": "alibi", "attention": {"kind": "forgetting", "n_kv_heads": 2}},
+    "a learned function of distances": {"position": "fire"},
     "linear attention": {"position": "sinusoidal", "attention": {"kind": "linear"}},
     "latent, with distances": {
         "position": "alibi",

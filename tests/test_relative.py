@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import zoo
+from zoo.position import PositionScheme
 from zoo_components.modules.relative import (
     DisentangledPositions,
     T5BucketPositions,
@@ -23,7 +25,7 @@ from zoo_components.modules.relative import (
     t5_buckets,
 )
 from zoo_components.norm import LayerNorm, NoNorm
-from zoo_components.relative import Alibi, DisentangledPosition, GridBias, T5Buckets
+from zoo_components.relative import Alibi, DisentangledPosition, Fire, GridBias, T5Buckets
 
 LENGTH = 9
 SIZES = {"image_size": 6, "patch_size": 2}
@@ -169,6 +171,61 @@ def test_buckets_do_not_depend_on_the_dtype() -> None:
     at = torch.arange(300)
     biases = [module.to(d).bias(at, at, d).float() for d in (torch.float32, torch.float64)]
     assert torch.equal(*biases)
+
+
+# --- FIRE -----------------------------------------------------------------------------------------
+
+
+def fire(dtype: torch.dtype = torch.float64, **fields: Any) -> PositionScheme:
+    """A module with random values, in which L is 4."""
+    description = Fire(kind="fire", d_model=16, n_heads=3, d_hidden=5, threshold=10.0, **fields)
+    module = description.build().to(dtype)
+    random = torch.Generator().manual_seed(0)
+    for tensor in module.parameters():
+        values = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
+        tensor.data = values.to(dtype)
+    module.length_factor.data.fill_(-0.4)
+    module.c.data.fill_(-0.3)
+    return module
+
+
+def test_the_function_of_fire() -> None:
+    """For one query and one key at a time; before L, queries have the scale of L."""
+    module = fire()
+    up, down, at = module.up_proj, module.down_proj, torch.arange(LENGTH)
+    bias = module.bias(at[2:], at, torch.float64)
+    assert bias.shape == (3, LENGTH - 2, LENGTH)
+    for query in range(2, LENGTH):
+        for key in range(LENGTH):
+            share = math.log(0.3 * abs(query - key) + 1)
+            share /= math.log(0.3 * max(query, 4) + 1) + 1e-6
+            units = (share * up.weight[:, 0] + up.bias).clamp(min=0)
+            expected = down.weight @ units + down.bias
+            torch.testing.assert_close(bias[:, query - 2, key], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_fire_is_computed_in_float32() -> None:
+    """In half precision, too, where the distances 299 and 300 would be one; and of a batch, whose
+    padding may be at -1."""
+    module = fire(torch.bfloat16)
+    at = torch.tensor([[0, 1, 299, 300, 511], [-1, -1, 0, 1, 2]])
+    found = module.bias(at, at, torch.bfloat16)
+    assert found.shape == (2, 3, 5, 5)
+    exact = module.double().bias(at, at, torch.float64)
+    torch.testing.assert_close(found, exact.bfloat16(), rtol=2**-7, atol=1e-4)
+    assert (found != exact.bfloat16()).double().mean() < 0.05
+
+
+def test_each_layer_has_a_fire_of_its_own_or_all_have_one() -> None:
+    own = {"block": {"kind": "residual", "self_position": {"kind": "fire", "c": 0.2}}}
+    model = zoo.build(spec(n_layers=2, position="none", **own))
+    found = {name for name in model.state_dict() if name.endswith("rel_bias.c")}
+    assert found == {f"encoder.layers.{i}.self_attn.rel_bias.c" for i in range(2)}
+    start = model.get_submodule("encoder.layers.0.self_attn.rel_bias")
+    assert (start.c.item(), start.length_factor.item()) == (pytest.approx(0.2), 1.0)
+    shared = zoo.build(spec(n_layers=2, position="fire"))
+    found = {name for name in shared.state_dict() if name.endswith("rel_bias.c")}
+    assert found == {"encoder.rel_bias.c"}
 
 
 # --- disentangled ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Size, Slot, contradiction
-from zoo.layout import Layout, embedding
+from zoo.layout import Layout, embedding, linear, vector
 from zoo.only_with import stated
 from zoo.slots import Norm, Position
 from zoo_components.optional import SizeOrNone, number
@@ -93,6 +93,48 @@ class T5Buckets(Position):
             n_buckets=self.n_buckets,
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,
+        )
+
+
+class Fire(Position):
+    """A learned function of the distance, relative to how much a query can see (FIRE: Li et al.
+    2023, arXiv:2310.04418): a network with one hidden layer and ReLU turns
+    psi(|query - key|) / psi(max(L, query)) into a bias of each head, with psi(x) = log(|c x| + 1)
+    and L = |length_factor * threshold|, where c and length_factor are learned. However long a text
+    is, what the network reads of the keys before a query is between 0 and 1. The paper gives each
+    layer a network of its own, as `self_position` in a block does, or all layers one, as `position`
+    does (FIRE-S)."""
+
+    site: ClassVar[str] = "rel_bias"
+    adds_bias: ClassVar[bool] = True
+    d_hidden: Size = 32
+    """The number of hidden units of the network."""
+    c: PositiveFloat = 0.1
+    """The initial value of c."""
+    threshold: PositiveFloat = 512.0
+    """The initial value of L, in positions: queries before it have the scale of one at L."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.n_heads is None:
+            raise ValueError("FIRE needs a self-attention that states its n_heads")
+        return self
+
+    def layout(self) -> Layout:
+        return Layout(
+            {
+                "c": vector(1, value=self.c),
+                "length_factor": vector(1, value=1.0),
+                "up_proj": linear(1, self.d_hidden),
+                "down_proj": linear(self.d_hidden, stated(self.n_heads)),
+            }
+        )
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.relative import FirePositions
+
+        return FirePositions(
+            n_heads=stated(self.n_heads), d_hidden=self.d_hidden, threshold=self.threshold
         )
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from zoo.position import PositionScheme
 from zoo_components.modules.constant import Constant
+from zoo_components.modules.norm import widen, without_autocast
+
+EPS = 1e-6
+"""Added to what the distances of FIRE are divided by, as in the code of its paper."""
 
 
 class AlibiPositions(PositionScheme):
@@ -84,6 +89,42 @@ def t5_buckets(
     share = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     grown = exact + (share * (n_buckets - exact)).long()
     return first + torch.where(distance < exact, distance, grown.clamp(max=n_buckets - 1))
+
+
+class FirePositions(PositionScheme):
+    """down_proj(relu(up_proj(psi(|query - key|) / psi(max(L, query))))) for each head, with
+    psi(x) = log(|c x| + 1) and L = |length_factor * threshold| (Li et al. 2023), in float32 or
+    wider."""
+
+    def __init__(self, *, n_heads: int, d_hidden: int, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.c = nn.Parameter(torch.empty(1))
+        self.length_factor = nn.Parameter(torch.ones(1))
+        self.up_proj = nn.Linear(1, d_hidden)
+        self.down_proj = nn.Linear(d_hidden, n_heads)
+
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The bias (..., heads, query, key) for the positions of queries and keys, (...,
+        length)."""
+        c = widen(self.c)
+        distance = (queries[..., :, None] - keys[..., None, :]).to(c.dtype)
+        least = (widen(self.length_factor) * self.threshold).abs()
+        seen = torch.maximum(queries[..., :, None].to(c.dtype), least)
+        share = _psi(c * distance) / (_psi(c * seen) + EPS)
+        with without_autocast(share):
+            hidden = F.relu(_mapped(self.up_proj, share[..., None]))
+            bias = _mapped(self.down_proj, hidden)
+        return bias.movedim(-1, -3).to(dtype)
+
+
+def _psi(x: torch.Tensor) -> torch.Tensor:
+    return x.abs().log1p()
+
+
+def _mapped(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """The map of x in float32 or wider, in which it is."""
+    return F.linear(x, widen(linear.weight), widen(linear.bias))
 
 
 class GridBiasPositions(PositionScheme):
