@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from itertools import chain
@@ -119,6 +120,63 @@ def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.Monkey
     wrong = Datasets(path="set", source="translation.fr", target="translation.en")
     with pytest.raises(TrainingError, match="no field"):
         read_data(wrong, tmp_path, 0)
+
+
+@pytest.mark.parametrize("path", ["text", "./text", "csv"])
+def test_a_data_set_named_like_a_reader_of_datasets_is_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """`datasets.load_dataset("text")` reads all files of the working directory."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "csv", "json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text(f'{{"text": "of {name}"}}\n')
+    table = Datasets(path=path, target="text")
+    assert [one.target for one in read_data(table, Path(), 0).train] == [f"of {Path(path).name}"]
+
+
+def test_a_name_of_a_reader_of_datasets_is_no_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("not to be learned\n")
+    with pytest.raises(TrainingError, match=r"no folder and no file `text`"):
+        read_data(Datasets(path="text", target="text"), Path(), 0)
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "json", "jsonl", "parquet"])
+def test_a_file_that_datasets_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    texts = {
+        "csv": "a,b\nx,y\n",
+        "csv.gz": "a,b\nx,y\n",
+        "json": '[{"a": "x", "b": "y"}]',
+        "jsonl": '{"a": "x", "b": "y"}\n',
+    }
+    path = tmp_path / f"of.it.{ending}"
+    if ending == "parquet":
+        import datasets
+
+        datasets.Dataset.from_dict({"a": ["x"], "b": ["y"]}).to_parquet(path)
+    else:
+        raw = texts[ending].encode()
+        path.write_bytes(gzip.compress(raw) if ending.endswith("gz") else raw)
+    table = Datasets(path=path.name, source="a", target="b")
+    assert read_data(table, tmp_path, 0).train == [Example("x", "y")]
+
+
+def test_what_datasets_cannot_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "a.xlsx").write_bytes(b"x")
+    with pytest.raises(TrainingError, match=r"a\.xlsx` is a file of(.|\n)*\.csv, "):
+        read_data(Datasets(path="a.xlsx", target="a"), tmp_path, 0)
+    (tmp_path / "a.csv").write_bytes(b"a,b\nx,\xff\n")
+    with pytest.raises(TrainingError, match=r"a\.csv`: .*codec can't decode byte 0xff"):
+        read_data(Datasets(path="a.csv", target="a"), tmp_path, 0)
 
 
 BAD_FILES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
@@ -180,18 +179,16 @@ def _(data: Jsonl, folder: Path) -> Read:
 
 @_reader.register
 def _(data: Datasets, folder: Path) -> Read:
-    from zoo.training.hub import read_split
+    from zoo.training.hub import name_of, read_split
 
-    # An existing folder is relative to the recipe's; any other name is on the Hub.
-    local = folder / data.path
-    path = str(local) if os.path.exists(local) else data.path
+    name = name_of(data, folder)
 
     def lines(split: str) -> Iterator[_Line]:
-        for number, (source, second, target) in enumerate(read_split(data, path, split), 1):
-            at = _Where(Path(f"{path} ({split})"), number, "")
+        for number, (source, second, target) in enumerate(read_split(data, folder, split), 1):
+            at = _Where(Path(f"{name} ({split})"), number, "")
             yield _Line(source, target, at, second=second)
 
-    return lambda split: (lines(split), Path(path))
+    return lambda split: (lines(split), Path(name))
 
 
 def place_of_label(data: Data, folder: Path, part: str, label: str) -> Place | None:

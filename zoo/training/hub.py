@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, TrainingError, placed
+from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.extras import imported
 from zoo.training.fields import field, nested, sides_of_row
 from zoo.training.split import Words
 from zoo.training.tables import Datasets
 from zoo.wording import quoted
 
+_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+"""The readers of `datasets` for single files, by the endings of their names."""
+
 
 def read_split(
-    data: Datasets, path: str, split: str
+    data: Datasets, folder: Path, split: str
 ) -> Iterator[tuple[str | Words | None, str | Words | None, str | Words]]:
     """The sources, second texts and targets of one split; None for what its examples do not have.
     Text is as the data set has it; white space around the sides of pairs is left out. A label that
     is stored as a number has its name.
 
+    Args:
+        data: names the data set and its fields.
+        folder: the folder that a local `path` is relative to.
+        split: the name of the split.
+
     Raises:
         TrainingError: `datasets` is not installed or cannot load it; or a field is missing, or has
             several values.
     """
-    datasets = imported("datasets", extra="datasets")
-    try:
-        rows: Any = datasets.load_dataset(path, revision=data.revision, split=split)
-    except Exception as error:  # the package has no base class for users' mistakes
-        message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
-        raise TrainingError(message) from None
+    rows, name = _load(data, folder, split), name_of(data, folder)
     names = _class_names(rows.features, data.target)
     for number, row in enumerate(rows, 1):
         try:
@@ -39,7 +44,51 @@ def read_split(
                 sides = sides_of_row(row, data.source, data.target, names)
                 yield sides.source, sides.second, sides.target
         except TrainingError as error:
-            raise placed(error, Place(f"{path} ({split})", number)) from None
+            raise placed(error, Place(f"{name} ({split})", number)) from None
+
+
+def name_of(data: Datasets, folder: Path) -> str:
+    """The path of a local data set, or its name on the Hub."""
+    local = folder / data.path
+    return str(local) if os.path.exists(local) else data.path
+
+
+def _load(data: Datasets, folder: Path, split: str) -> Any:
+    """One split as `datasets` loads it. Raises as `read_split`."""
+    datasets = imported("datasets", extra="datasets")
+    local, name = folder / data.path, name_of(data, folder)
+    # What is named like a reader, such as `text`, reads all files of the working directory.
+    path, more = str(local.absolute()) if os.path.exists(local) else data.path, {}
+    if os.path.isfile(local):
+        path, more = _format_of(local), {"data_files": path}
+    elif path in vars(imported("datasets.packaged_modules")).get("_PACKAGED_DATASETS_MODULES", ()):
+        message = f"there is no folder and no file {quoted(str(local))}"
+        hint = f"{quoted(path)} is a reader of `datasets`: name the files that it is to read"
+        raise TrainingError(Problem(message, help=hint))
+    try:
+        return datasets.load_dataset(path, revision=data.revision, split=split, **more)
+    except Exception as error:  # the package has no base class for users' mistakes
+        told = f"`datasets` cannot load the split {quoted(split)} of {quoted(name)}: {error}"
+        if (cause := _first_cause(error)) is not error:
+            told += f": {cause}"
+        raise TrainingError(told) from None
+
+
+def _format_of(path: Path) -> str:
+    """The reader of `datasets` for a file. Raises TrainingError if there is none."""
+    found = _FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+    if found is None:
+        hint = f"its name ends in {', '.join(_FORMATS)}; or name the folder that it is in"
+        message = f"it is unknown what {quoted(str(path))} is a file of"
+        raise TrainingError(Problem(message, help=hint))
+    return found
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What an error was raised from, at first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _class_names(features: Mapping[str, Any], name: str) -> list[str] | None:

@@ -160,8 +160,8 @@ class Datasets(Parts):
     """Pairs or text from a data set that the `datasets` package loads."""
 
     path: str
-    """The path for `datasets.load_dataset`: a folder of files, or a name on the Hugging Face
-    Hub."""
+    """A folder of files; or a file (`.csv`, `.json`, `.jsonl`, `.parquet`, and each as `.gz`),
+    whose rows are the split `train`; or a name on the Hugging Face Hub."""
     revision: str | None = None
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
