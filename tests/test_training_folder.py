@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from toy_training import RECIPE, command, write_toy
+from toy_training import MODEL, RECIPE, command, write_toy
 
 import zoo
 from zoo.training import lock, train
@@ -130,6 +130,26 @@ def test_a_run_may_be_killed_at_any_time(project: Path, environment: dict[str, s
         shutil.rmtree("out")
     kinds = {name.partition("-")[0] for name in found}
     assert kinds == {".zoo", ".step"}  # both kinds of what is not complete were left
+
+
+def test_a_new_run_reads_no_tokenizer_of_one_that_was_killed(
+    project: Path, environment: dict[str, str]
+) -> None:
+    """Neither the second one, which it has none of, nor a configuration beside it."""
+    model = MODEL.replace("300", "290")
+    write_toy(project, SHORT.replace('kind = "bpe"', 'kind = "bpe"\nshared = false'), model)
+    killed = [sys.executable, "-c", KILLED, "9"]
+    subprocess.run(killed, env=environment, check=False, capture_output=True)
+    assert Path("out/tokenizer_target.json").exists()
+    Path("out/tokenizer_config.json").write_text("{}")
+    path = write_toy(project, SHORT, model)
+    resumed, whole = zoo.train(path, output="out", resume=True), zoo.train(path, output="whole")
+    assert resumed is not None
+    assert whole is not None
+    assert resumed["content_digest"] == whole["content_digest"]
+    assert {one.name for one in Path("out").iterdir()} == {
+        one.name for one in Path("whole").iterdir()
+    }
 
 
 def _last(folder: str) -> Path:

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import new_file, write_text
+from zoo.atomic import new_file, remove_file, write_text
 from zoo.families.origin import Companion, read_companions
 from zoo.model_files import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.labels import published_config
@@ -27,15 +27,20 @@ def write_besides(tokens: AnyTokens, table: Table, start: Start, folder: Path) -
     copied byte by byte, so that the model is used and exported as before. With another tokenizer,
     only the terms of use still hold.
 
+    What a run that ended before its first checkpoint has left of these files is removed, as it
+    need not be true of this one.
+
     Raises:
         WeightsError: a file beside the model is damaged.
-        ZooError: a file cannot be written.
+        ZooError: a file cannot be written or removed.
     """
     kept = (*TERMS, *COMPANIONS, *MODULES) if isinstance(table, OfModel) else TERMS
     companions: list[Companion] = []
     if start.weights is not None:
         beside = folder_of(start.weights)
         companions = read_companions(beside, find_files(beside, kept))
+    for name in find_files(folder, (*COMPANIONS, *MODULES)):
+        remove_file(folder / name)
     for companion in companions:
         with new_file(folder / companion.name) as file:
             file.write(companion.data)
