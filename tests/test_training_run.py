@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,19 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
     again = zoo.score(folder, data=tmp_path)
     assert again == {key: report[key] for key in ("bleu", "signature", "pairs")}
     assert again["pairs"] == 8
+
+
+def test_references_of_two_characters_for_a_letter_and_its_accent(toy: Toy, tmp_path: Path) -> None:
+    """A learned tokenizer writes one."""
+    write_toy(tmp_path)
+    german = unicodedata.normalize("NFD", "der Hüne hört die späte Flöte")
+    (tmp_path / "accents.tsv").write_text(f"the giant hears the late flute\t{german}\n", "utf-8")
+    recipe = RECIPE.replace("toy.tsv", "accents.tsv").replace("valid = 4", 'test = "accents.tsv"')
+    recipe = recipe.replace("steps = 12", "steps = 60").replace("average = 2", "")
+    recipe = recipe.replace("every = 4", "every = 60").replace("label_smoothing = 0.1", "")
+    recipe = recipe.replace("inverse_sqrt", "constant")
+    model = MODEL.replace("dropout = 0.1", "")
+    assert toy(recipe=recipe, model=model)["bleu"] == pytest.approx(100)
 
 
 def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:

@@ -4,6 +4,7 @@ tokens or labels it finds."""
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -209,12 +210,19 @@ def score_translations(
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
-    sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature."""
+    sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature.
+    Both sides are in Unicode's form NFC: a tokenizer may write a letter and its accent as one
+    character where a reference has two."""
     sources = [example.source_text for example in test]
     translations = translate(model, tokens, sources, recipe, on_progress)
     metric = imported("sacrebleu").BLEU()
-    found = metric.corpus_score(translations, [[example.target_text for example in test]])
+    references = [_composed(example.target_text) for example in test]
+    found = metric.corpus_score([*map(_composed, translations)], [references])
     return {"bleu": found.score, "signature": str(metric.get_signature()), "pairs": len(test)}
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def translate(
