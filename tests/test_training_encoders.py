@@ -270,6 +270,27 @@ def test_parts_and_processes_make_the_same_update(
         assert mine == pytest.approx(theirs, rel=1e-5)
 
 
+def test_weights_that_the_loss_does_not_reach_in_two_processes(
+    train: Train, tmp_path: Path
+) -> None:
+    """As in an imported BERT, whose pooler is beside the head that fills in."""
+    lean = MODEL.replace("dropout = 0.1", 'dropout = 0.0\npooler = "pooler"\nnsp = true')
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    train("alone", recipe, lean)
+    in_processes(
+        "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
+    )
+    for mine, theirs in zip(history(tmp_path / "two"), history(tmp_path / "alone"), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def test_weights_that_the_loss_does_not_reach_are_not_trained_alone(train: Train) -> None:
+    model = MODEL.replace("dropout = 0.1", 'pooler = "pooler"')
+    frozen = 'steps = 8\nfrozen = ["encoder.*", "head.*"]'
+    with pytest.raises(zoo.TrainingError, match="the loss depends on are frozen"):
+        train("out", RECIPE.replace("steps = 8", frozen), model)
+
+
 def test_macro_f1() -> None:
     # Class 0: precision 2/3, recall 2/2; 1: none found; 2: precision and recall 1/1; 3: no recall.
     pairs = [(0, 0), (0, 0), (1, 0), (2, 2), (2, 3)]

@@ -74,7 +74,7 @@ class Loop:
         """Do the steps after the first `done`.
 
         Raises:
-            TrainingError: the loss is no longer a number; or a checkpoint cannot be written.
+            TrainingError: as `update`; the loss is no longer a number; or a checkpoint cannot be written.
         """
         training, self.kept = self.recipe.training, done
         order: list[list[int]] = []
@@ -153,6 +153,9 @@ class Loop:
 
         Returns:
             The loss summed over this process' tokens, a scalar.
+
+        Raises:
+            TrainingError: the loss depends on no weight that is trained.
         """
         training, accelerator = self.recipe.training, self.learner.accelerator
         model, optimizer = self.learner.model, self.learner.optimizer
@@ -174,6 +177,8 @@ class Loop:
             with nullcontext() if last else accelerator.no_sync(model):
                 first = index * accelerator.num_processes
                 loss = self.computed(summed, batch, first, n_parts)
+                if not loss.requires_grad:
+                    raise self.nothing_learned()
                 # A mean over the tokens of this call, so it is weighted by their number.
                 share = n_labels(part(batch, first + accelerator.process_index, n_parts))
                 accelerator.backward((loss + share * auxiliary_loss(model)) * scale)
@@ -238,6 +243,12 @@ class Loop:
         shares = map(local, self.learner.model.parameters())
         if self.sum_of(sum(float(not share.isfinite().all()) for share in shares)):
             raise self.diverged(f"some weights are no longer numbers at step {step:,}")
+
+    def nothing_learned(self) -> TrainingError:
+        """The error for a run whose loss depends on frozen weights alone."""
+        message = "all weights that the loss depends on are frozen, and none is left to train"
+        place = self.recipe.document.place(("training", "frozen"), value=True)
+        return TrainingError(Problem(message, place))
 
     def diverged(self, message: str) -> TrainingError:
         """The error for a run that has diverged."""

@@ -18,12 +18,16 @@ from torch import nn
 
 from zoo.building import build
 from zoo.errors import Problem, TrainingError
+from zoo.generation.evaluating import evaluating
 from zoo.loading import load
+from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.sharding.together import failure_of, raise_failure
 from zoo.training.extras import imported
 from zoo.training.recipe import Recipe
+from zoo.training.sides import Sides
 from zoo.training.start import Start
+from zoo.transformer import Transformer
 
 _SHARDING_BY_ACCELERATE = (
     "ACCELERATE_USE_FSDP",
@@ -108,5 +112,23 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         model.get_parameter(name).requires_grad_(False)
     if mesh is not None:
         return model
+    if accelerator.num_processes > 1 and not _reaches_all(model, start.sides):
+        # A search in each step, after which no process waits for gradients that never come.
+        kwargs = imported("accelerate.utils").DistributedDataParallelKwargs
+        accelerator.ddp_handler = kwargs(find_unused_parameters=True)
     prepared: nn.Module = accelerator.prepare_model(model)
     return prepared
+
+
+def _reaches_all(model: Transformer, sides: Sides) -> bool:
+    """Whether what a call returns depends on all weights that are trained. A pooler beside the head
+    that is trained, for one, gets no gradient."""
+    ids = torch.arange(2)[None]  # at least one of them is no padding
+    of_pair = isinstance(sides, Generation) and sides.has_source
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model):
+        output = model(ids, ids) if of_pair else model(ids)
+    if not output.requires_grad:
+        return False
+    found = torch.autograd.grad(output.sum(), trained, allow_unused=True)
+    return all(gradient is not None for gradient in found)
