@@ -130,6 +130,22 @@ def test_vectors_without_a_batch() -> None:
     torch.testing.assert_close(model(x, global_tokens=marked), batched)
 
 
+def test_the_first_token_is_global_if_a_call_names_none() -> None:
+    asked = {"attention": {**ASKED["attention"], "global_tokens": "first"}}
+    plain, first = zoo.build(spec(**ASKED)).eval(), zoo.build(spec(**asked)).eval()
+    first.load_state_dict(plain.state_dict())
+    ids = torch.randint(VOCAB, (2, LENGTH))
+    marked = torch.zeros(2, LENGTH, dtype=torch.bool)
+    torch.testing.assert_close(first(ids, global_tokens=marked), plain(ids), rtol=0, atol=0)
+    marked[:, 0] = True
+    expected = plain(ids, global_tokens=marked)
+    assert (expected - plain(ids)).abs().max() > 1e-4
+    torch.testing.assert_close(first(ids), expected, rtol=0, atol=0)
+    padded = torch.tensor([[True] * LENGTH, [True] * 2 + [False] * (LENGTH - 2)])
+    expected = plain(ids, source_mask=padded, global_tokens=marked)
+    torch.testing.assert_close(first(ids, source_mask=padded)[padded], expected[padded])
+
+
 @pytest.mark.parametrize(
     ("fields", "tokens", "error"),
     [

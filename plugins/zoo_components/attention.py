@@ -119,7 +119,7 @@ class MultiHead(Attention):
     chunk: SizeOrNone = "none"
     """The number of positions in a chunk; a position attends only to its own chunk (Llama 4)."""
     global_tokens: Annotated[
-        bool | None,
+        bool | Literal["first"] | None,
         OnlyWith(
             "key_width",
             None,
@@ -129,7 +129,8 @@ class MultiHead(Attention):
     ] = UNSTATED
     """Whether the model accepts `global_tokens`: all tokens attend to these, whatever the `window`,
     and these attend to all tokens, with projections of their own (Beltagy et al. 2020,
-    arXiv:2004.05150, section 3.1)."""
+    arXiv:2004.05150, section 3.1). With `first`, the first token is one in a call that names none,
+    as in a Longformer that classifies texts."""
     sinks: bool = False
     """Whether each head has one more key with a learned logit and the value zero, which can take up
     attention weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
@@ -421,6 +422,7 @@ class MultiHead(Attention):
             scoring=self._scoring(),
             sinks=self.sinks,
             global_tokens=bool(self.global_tokens),
+            first_is_global=self.global_tokens == "first",
             v_scale=self.v_scale,
             gate=self._gate(),
         )

@@ -58,8 +58,9 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) ->
         yield from local_inputs(case, config, takes)
         return
     for given in local_inputs(case, config, takes):
+        yield given  # by default, some models make the first global
         nowhere = torch.zeros_like(given.source, dtype=torch.bool)
-        yield replace(given, global_tokens=nowhere)  # by default, some models make the first global
+        yield replace(given, name=f"{given.name}, local", global_tokens=nowhere)
         if given.name in ("plain", "right"):
             some = nowhere.clone()
             some[:, 0] = some[0, 6] = True

@@ -74,7 +74,8 @@ class Loop:
         """Do the steps after the first `done`.
 
         Raises:
-            TrainingError: as `update`; the loss is no longer a number; or a checkpoint cannot be written.
+            TrainingError: as `update`; the loss is no longer a number; or a checkpoint cannot be
+                written.
         """
         training, self.kept = self.recipe.training, done
         order: list[list[int]] = []

@@ -68,6 +68,7 @@ class MultiHeadAttention(nn.Module):
         scoring: Scoring,
         sinks: bool,
         global_tokens: bool,
+        first_is_global: bool,
         v_scale: float,
         gate: Gate | None,
     ) -> None:
@@ -78,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         self.rotate_values = rotate_values
         self.clip, self.v_scale = clip, v_scale
         self.temperature, self.reach, self.scoring = temperature, reach, scoring
-        self.gate = gate
+        self.gate, self.first_is_global = gate, first_is_global
         sizes = {
             "q": (d_model, n_heads * head_dim),
             "k": (key_width, n_kv_heads * head_dim),
@@ -148,7 +149,8 @@ class MultiHeadAttention(nn.Module):
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); by default 0, 1, ....
             global_tokens: boolean, (..., query), True = attends to all and is attended to by all,
-                as far as `mask` allows; only if the layer was built for it, never with a cache.
+                as far as `mask` allows; only if the layer was built for it, never with a cache. By
+                default none or, if the layer was built so, the first one.
             keys: where the keys and values are put for later layers.
             cache: the keys and values of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
@@ -156,6 +158,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
+        if global_tokens is None and self.first_is_global:
+            global_tokens = (torch.arange(x.shape[-2], device=x.device) == 0).expand(x.shape[:-1])
         whole = return_weights or memory is not None
         places = None if whole else places_of_tokens(x, mask, self)
         mask, bias = self._own_heads(mask), self._own_heads(bias)

@@ -152,7 +152,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
             token_types: the type of each source token, (batch, source length); 0 unless given.
             global_tokens: which source tokens see all and are seen by all, boolean, (batch, source
-                length); only for an encoder whose attention states `global_tokens = true`.
+                length); only for an encoder whose attention states `global_tokens`.
             return_attention: also return the attention maps.
 
         Returns:
