@@ -22,10 +22,12 @@ import zoo
 from zoo.cli import run
 from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoints
+from zoo.training.data import read_data
+from zoo.training.hub import read_split
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import Reader, sides_of
-from zoo.training.tables import OfModel, TokenizerFiles
+from zoo.training.tables import Datasets, OfModel, TokenizerFiles
 from zoo.training.tokens import read_token_files
 
 FILES = 'kind = "files"\nsource = "words.json"\npad = "[PAD]"'
@@ -287,11 +289,22 @@ def test_a_nested_label_has_its_name(project: Path, monkeypatch: pytest.MonkeyPa
     rows = {"text": ["a", "b"], "of": [{"label": 1}, {"label": 0}]}
     Path("rows").mkdir()
     datasets.Dataset.from_dict(rows, features=features).to_parquet("rows/train.parquet")
-    from zoo.training.hub import read_split
-    from zoo.training.tables import Datasets
-
     table = Datasets(path="rows", source="text", target="of.label")
     assert [*read_split(table, Path(), "train")] == [("a", None, "over"), ("b", None, "under")]
+
+
+def test_a_secret_label_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GLUE's tests have -1."""
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    label = datasets.ClassLabel(names=["under", "over"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": label})
+    rows = {"text": ["a", "b"], "label": [1, -1]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet("rows.parquet")
+    table = Datasets(path="rows.parquet", source="text", target="label")
+    with pytest.raises(TrainingError, match=r"rows\.parquet \(train\):2: .*target is missing"):
+        read_data(table, Path(), 0)
 
 
 # --- interruption -------------------------------------------------------------------------------

@@ -214,6 +214,16 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         'before\n    2 | {"text": "b", "labels": null}\n      | ^\n'
         "      = help: the labels of a text are a list, `[]` if it has none, in every line",
     ),
+    "a label twice": (
+        RECIPE_OF_TAGS.replace("tags.jsonl", "bits.jsonl"),
+        TAGS,
+        "bits.jsonl:3:1: error: the label `0` is there twice\n",
+    ),
+    "1 or 0 for each class": (
+        RECIPE_OF_TAGS.replace("tags.jsonl", "one.jsonl").replace("valid = 6\ntest = 6", ""),
+        TAGS.replace("n_classes = 3", "n_classes = 2"),
+        "recipe.toml:9:10: error: each list is 1 or 0 for each class, and no list of labels\n",
+    ),
     "no number": (
         RECIPE_OF_CLASSES,
         NUMBER,
@@ -275,6 +285,9 @@ def test_what_does_not_fit_is_refused_with_its_place(
     Path("null.jsonl").write_text(
         '{"text": "a", "labels": ["under"]}\n{"text": "b", "labels": null}\n'
     )
+    bits = [f'{{"text": "{text}", "labels": [{text}]}}\n' for text in ("1, 0", "0, 1", "0, 0")]
+    Path("bits.jsonl").write_text("".join(bits))
+    Path("one.jsonl").write_text("".join(bits[:2]))
     Path("nan.tsv").write_text("a\t1\nb x\tnan\n")
     Path("large.tsv").write_text("a\t1_0\nb x\t-1e39\nc x\t2e19\nd x\t-.5e+3\n")
     assert told in refused("validate", "recipe.toml")

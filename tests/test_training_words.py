@@ -446,6 +446,21 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         NER,
         "bad.jsonl:1:1: error: value 1 of the field `tags` is a list, and no text or label",
     ),
+    "null as a label": (
+        '{"tokens": ["a", "b"], "tags": ["O", null]}\n',
+        NER,
+        "bad.jsonl:1:1: error: value 2 of the field `tags` is null, and no text or label",
+    ),
+    "null as a word": (
+        '{"tokens": ["a", null], "tags": ["O", "O"]}\n',
+        NER,
+        "bad.jsonl:1:1: error: value 2 of the field `tokens` is null, and no text or label",
+    ),
+    "an empty label": (
+        '{"tokens": ["a", "b"], "tags": ["O", " "]}\n',
+        NER,
+        "bad.jsonl:1:1: error: label 2 of the list is missing",
+    ),
     "half a character": (
         '{"tokens": ["a\\ud83d"], "tags": ["O"]}\n',
         NER,

@@ -250,6 +250,8 @@ def _problem(line: _Line, lists: tuple[str, ...]) -> Problem | None:
     if isinstance(line.source, tuple) and len(line.source) != len(_labels(line)):
         told = f"{counted(len(line.source), 'word')} and {counted(len(_labels(line)), 'label')}"
         return Problem(f"there are {told}", start, "each word has one label")
+    if isinstance(line.target, tuple) and (problem := _wrong_labels(line, line.target)):
+        return problem
     # A list of labels may be empty.
     needed = {name: side for name, side in line.sides.items() if side != () or name == "source"}
     missing = next((name for name, side in needed.items() if not side), None)
@@ -261,6 +263,18 @@ def _problem(line: _Line, lists: tuple[str, ...]) -> Problem | None:
     one_column = line.target_at is None and at.text and "\t" not in at.text
     hint = "a tab separates the columns" if one_column else None
     return Problem("the target is missing", at.place(max(1, len(at.text))), hint)
+
+
+def _wrong_labels(line: _Line, labels: Words) -> Problem | None:
+    """What is wrong with the labels of a list: one is empty or, of those of a text, there twice."""
+    start = line.source_at.place()
+    if "" in labels:
+        return Problem(f"label {labels.index('') + 1} of the list is missing", start)
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is None or isinstance(line.source, tuple):
+        return None
+    hint = "a list has the labels of the text, each once, and not 1 or 0 for each class"
+    return Problem(f"the label {quoted(twice)} is there twice", start, hint)
 
 
 def _listed(lists: tuple[str, ...]) -> str:

@@ -17,10 +17,12 @@ from zoo.wording import did_you_mean, quoted
 def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None) -> str | Words:
     """A text, or a list of texts, from the value of a field, with dots for nested fields. No value
     is an empty text; `true` and `false` are texts, and so is a number or, if there are `names` of
-    numbers, its name.
+    numbers, its name. A number without a name, such as the -1 of examples whose labels are kept
+    secret, is no value.
 
     Raises:
-        TrainingError: there is no such field, it has fields itself, or a value in it is no text.
+        TrainingError: there is no such field, it has fields itself, or a value in it is no text; or
+            a list has a value that is none.
     """
     try:
         found = nested(row, name)
@@ -34,8 +36,8 @@ def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None)
     if not isinstance(found, list | tuple):
         return _text(found, name, names)
     for number, one in enumerate(found, 1):
-        if isinstance(one, Mapping | list | tuple):
-            what = "a table" if isinstance(one, Mapping) else "a list"
+        if one is None or isinstance(one, Mapping | list | tuple):
+            what = "a table" if isinstance(one, Mapping) else "null" if one is None else "a list"
             message = f"value {number} of the field {quoted(name)} is {what}, and no text or label"
             raise TrainingError(message)
     return tuple(_text(one, name, names) for one in found)
@@ -52,8 +54,8 @@ def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
         return ""
     if isinstance(found, bool):
         return "true" if found else "false"
-    if names is not None and isinstance(found, int) and 0 <= found < len(names):
-        return names[found]
+    if names is not None and isinstance(found, int):
+        return names[found] if 0 <= found < len(names) else ""
     if isinstance(found, str | int | float | Decimal | date | time):
         text = str(found)
         try:

@@ -37,7 +37,8 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     Raises:
         TrainingError: the data has a label that the model has not, or another number of labels; or
             a label that the recipe states is missing in the training data, or is that of another
-            class of a trained head; or a target is no number, for a model that predicts one.
+            class of a trained head; or lists have 1 or 0 for each class in place of labels; or a
+            target is no number, for a model that predicts one.
     """
     sides = start.sides
     if not isinstance(sides, Reader) or sides.classes is None:
@@ -46,6 +47,8 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         _check_numbers(recipe, splits, folder)
         return start
     place = recipe.document.place
+    if sides.predicts == "classes":
+        _refuse_rows_of_bits(recipe, splits, sides.classes.number)
     published = labels_of(start.spec, start.origin)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
@@ -90,6 +93,20 @@ def labels_in(start: Start) -> tuple[str, ...]:
     if classes is None or found.problem_type == "regression":
         return ()
     return tuple(found.id2label[place] for place in range(classes.number))
+
+
+def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
+    """Raise TrainingError if all lists of labels are 1 or 0 for each class."""
+    lists = [example.labels for example in splits.train]
+    bits = {label for labels in lists for label in labels} <= {"0", "1"}
+    if bits and number > 1 and all(len(labels) == number for labels in lists):
+        raise TrainingError(
+            Problem(
+                "each list is 1 or 0 for each class, and no list of labels",
+                recipe.document.place(("data", "target"), value=True),
+                help='a list has the labels that the text has: `["dog", "big"]`',
+            )
+        )
 
 
 def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
