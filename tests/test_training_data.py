@@ -64,6 +64,30 @@ def test_lines_of_a_text(tmp_path: Path) -> None:
     assert len(valid) == 1
 
 
+def test_lines_of_an_old_file_of_the_macintosh(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\rtwo\r\rthree\r")
+    found = read_data(Text(train="a.txt", packed=True), tmp_path, 0).train
+    assert [example.target for example in found] == ["one", "two", "", "three"]
+
+
+def test_a_packed_file(tmp_path: Path) -> None:
+    raw = gzip.compress("ä\tb\nc\td\n".encode())
+    (tmp_path / "a.tsv.gz").write_bytes(raw)
+    assert read_data(Tsv(train="a.tsv.gz"), tmp_path, 0).train == [
+        Example("ä", "b"),
+        Example("c", "d"),
+    ]
+    (tmp_path / "a.tsv").write_bytes(raw)
+    with pytest.raises(TrainingError, match=r"a\.tsv: error: .*gzip\n.*name that ends in `\.gz`"):
+        read_data(Tsv(train="a.tsv"), tmp_path, 0)
+    for wrong in (raw[:-9], raw[:12] + b"\xff" + raw[13:], b"a\tb\n"):
+        (tmp_path / "a.tsv.gz").write_bytes(wrong)
+        with pytest.raises(
+            TrainingError, match=r"a\.tsv\.gz: error: gzip cannot unpack the file: "
+        ):
+            read_data(Tsv(train="a.tsv.gz"), tmp_path, 0)
+
+
 POEM = "Hey!\n\n  Hey!\nHo \n\t\nHey!\r\n"
 
 

@@ -473,6 +473,12 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         "      |                             ^\n",
     ),
     "no table": ("[1]\n", NER, "bad.jsonl:1:1: error: this is JSON, but no table"),
+    "a list of tables": (
+        '[\n{"tokens": ["a"], "tags": ["O"]}\n]\n',
+        NER,
+        "bad.jsonl:1:2: error: no JSON: Expecting value\n    1 | [\n      |  ^\n"
+        "      = help: each line is a table: `{",
+    ),
     "texts for a model of words": (
         '{"tokens": "a", "tags": "O"}\n',
         NER,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
@@ -283,6 +285,9 @@ def _listed(lists: tuple[str, ...]) -> str:
     return f"the {' and the '.join(lists)} {'is a list' if len(lists) == 1 else 'are lists'}"
 
 
+_EACH_A_TABLE = 'each line is a table: `{"text": "...", "label": "..."}`'
+
+
 def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
     for line in _lines(path):
         if not line.text.strip():
@@ -291,10 +296,10 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
             row = strict_json(line.text, parse_int=str, parse_float=str)  # texts, as written
         except (ValueError, RecursionError) as error:
             told, column = getattr(error, "msg", error), getattr(error, "colno", 1)
-            raise TrainingError(Problem(f"no JSON: {told}", line.place(column))) from None
+            hint = _EACH_A_TABLE if line.text.startswith("[") else None
+            raise TrainingError(Problem(f"no JSON: {told}", line.place(column), hint)) from None
         if not isinstance(row, dict):
-            hint = 'each line is a table: `{"text": "...", "label": "..."}`'
-            raise TrainingError(Problem("this is JSON, but no table", line.place(), hint))
+            raise TrainingError(Problem("this is JSON, but no table", line.place(), _EACH_A_TABLE))
         try:
             sides = sides_of_row(row, data.source, data.target)
         except TrainingError as error:
@@ -345,7 +350,7 @@ def _lines(path: Path) -> Iterator[_Where]:
 
 
 def _content(path: Path) -> bytes:
-    """Read a file that is not empty."""
+    """Read a file that is not empty, unpacked if its name ends in `.gz`."""
     try:
         check_ends(path)
         raw = path.read_bytes()
@@ -357,14 +362,33 @@ def _content(path: Path) -> bytes:
                 help="its name is relative to the recipe's folder, or to --data",
             )
         ) from None
+    if path.suffix == ".gz":
+        raw = _unpacked(raw, path)
+    elif raw.startswith(_GZIP):
+        hint = "give it a name that ends in `.gz`"
+        raise TrainingError(Problem("the file is packed by gzip", Place(str(path)), hint))
     if not raw.strip():
         raise TrainingError(Problem("the file is empty", Place(str(path))))
     return raw
 
 
+_GZIP = b"\x1f\x8b"
+"""What a file that gzip has packed begins with."""
+
+
+def _unpacked(raw: bytes, path: Path) -> bytes:
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        message = f"gzip cannot unpack the file: {error}"
+        raise TrainingError(Problem(message, Place(str(path)))) from None
+
+
 def _lines_in(raw: bytes, path: Path) -> Iterator[_Where]:
-    """The lines of a file's content, decoded one by one."""
-    lines = raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
+    """The lines of a file's content, decoded one by one. They end in line feeds or, if there is
+    none, in carriage returns, as in old files of the Macintosh."""
+    end = b"\n" if b"\n" in raw else b"\r"
+    lines = raw.removeprefix(b"\xef\xbb\xbf").removesuffix(end).split(end)
     for number, line in enumerate(lines, 1):
         try:
             text = line.decode("utf-8").removesuffix("\r")
