@@ -721,6 +721,20 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
+def test_special_tokens_that_texts_spell_out_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_toy(tmp_path, RECIPE.replace("valid = 4", ""))
+    with (tmp_path / "toy.tsv").open("a") as file:
+        file.write("ein <s>Haus</s>\ta house\nein Buch\ta <pad>\nein <Bier>\ta beer\n")
+    zoo.train(path, output=tmp_path / "out")
+    told = [line for line in capsys.readouterr().err.splitlines() if "spell" in line]
+    assert told == [
+        "train: 2 of 67 examples spell out a special token, such as `<s>`, which is read as the "
+        "token and not as text"
+    ]
+
+
 def test_a_recipe_is_a_file_text_or_data(digest: str, tmp_path: Path, project: Path) -> None:
     """Files are then looked for in the working directory, and the folder has the recipe as a file,
     by which the run goes on."""

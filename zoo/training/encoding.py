@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
@@ -50,6 +52,25 @@ def encode_any(
     if isinstance(tokens, ReaderTokens):
         return encode_read(examples, tokens, max_length=max_length, labels=labels, packed=packed)
     return encode(examples, tokens, max_length=max_length, packed=packed)
+
+
+def special_spellings(examples: Sequence[Example], tokens: AnyTokens) -> list[str]:
+    """The first special token that is spelled out in each example that has one in its texts: the
+    tokenizer reads it as the token."""
+    tokenizers: list[Any] = (
+        [tokens.tokenizer] if isinstance(tokens, ReaderTokens) else [tokens.source, tokens.target]
+    )
+    added = chain.from_iterable(one.get_added_tokens_decoder().values() for one in tokenizers)
+    spellings = sorted({re.escape(token.content) for token in added if token.special})
+    if not spellings:
+        return []
+    pattern, found = re.compile("|".join(spellings)), list[str]()
+    for example in examples:
+        texts = [example.source_or_text, example.second or ""]
+        texts += [] if isinstance(tokens, ReaderTokens) else [example.target_text]
+        if match := pattern.search("\n".join(texts)):
+            found.append(match[0])
+    return found
 
 
 def encode_read(

@@ -31,7 +31,7 @@ from zoo.training.checkpoints import (
     whole_weights,
     write_checkpoint,
 )
-from zoo.training.encoding import encode_any
+from zoo.training.encoding import encode_any, special_spellings
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
@@ -148,6 +148,13 @@ class Run:
         """Notes on effects of the recipe that its reader may not expect."""
         yield from self.start_notes
         yield from self.splits.notes()
+        for name, part in self.splits.parts.items():
+            if spelled := special_spellings(part, self.tokens):
+                yield (
+                    f"{name}: {len(spelled):,} of {len(part):,} examples spell out a special "
+                    f"token, such as {quoted(spelled[0])}, which is read as the token and not as "
+                    "text"
+                )
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
             yield (
