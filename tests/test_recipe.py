@@ -96,6 +96,18 @@ MISTAKES = {
         "targt",
         "the key `target` is missing",
     ),
+    "decay beyond nothing": (
+        "lr = 1e-2",
+        "lr = 1e-2\nweight_decay = 101.0",
+        "101.0",
+        "`lr` times `weight_decay` is above 1",
+    ),
+    "nothing masked": (
+        "[optimizer]",
+        "[masking]\nmasked = 0.0\nrandom = 0.0\n\n[optimizer]",
+        "0.0\nrandom",
+        "the model would read what it has to predict",
+    ),
     "no room for the fall": (
         '"inverse_sqrt"',
         '"warmup_stable_decay"\ndecay = 9',

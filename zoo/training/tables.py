@@ -319,6 +319,15 @@ class AdamW(Adam):
     weight_decay: Decay = 0.01
     """The weights times this factor and the learning rate are subtracted from them in each step."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.lr * self.weight_decay > 1.0:
+            message = (
+                "`lr` times `weight_decay` is above 1: each step would turn the weights' signs"
+            )
+            raise contradiction(message, "weight_decay", "lr")
+        return self
+
 
 class Muon(AdamW):
     """Muon (Jordan et al. 2024) for the matrices of the layers: the mean of their gradients is made
@@ -478,6 +487,8 @@ class Masking(Table):
     def _check(self) -> Self:
         if self.masked + self.random > 1.0:
             raise contradiction("`masked` and `random` are more than all", "masked", "random")
+        if self.masked + self.random == 0.0:
+            raise contradiction("the model would read what it has to predict", "masked", "random")
         return self
 
 
