@@ -42,6 +42,12 @@ KINDS: dict[str, dict[str, Any]] = {
         kind: {"builder": "decoder", "vocab": 50, "position": "none", "attention": kind}
         for kind in ("linear", "gated_delta", "mamba2", "lightning")
     },
+    "mamba": {
+        "builder": "decoder",
+        "vocab": 50,
+        "position": "none",
+        "decoder": {"layers": [{"at": [0], "attention": "mamba"}]},
+    },
     "captioner": {
         "builder": "encoder_decoder",
         "target_vocab": 50,

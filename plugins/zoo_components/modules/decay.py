@@ -53,10 +53,16 @@ def decayed_sums(
 def chunks(length: int, longest: int) -> tuple[int, int]:
     """The number of tokens of a chunk, of which there is one at least, and the number that the last
     one lacks. In a graph, which is for sequences of all lengths, all tokens are one chunk."""
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+    if in_graph():
         return length, 0
     size = max(1, min(longest, length))
     return size, -length % size if length else size
+
+
+def in_graph() -> bool:
+    """Whether what is computed is recorded as a graph for sequences of all lengths."""
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    return tracing or torch.compiler.is_exporting()
 
 
 def between(total: torch.Tensor) -> torch.Tensor:

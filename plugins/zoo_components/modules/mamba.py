@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.linear import Linear, together
 from zoo_components.modules.convolution import CausalConvolution, convolved, hidden
+from zoo_components.modules.decay import decayed_sums, in_graph
 from zoo_components.modules.norm import widen, without_autocast
 from zoo_components.modules.recurrent import Recurrent, State
 
@@ -97,6 +98,8 @@ def scan(
     Returns:
         What the tokens read, (..., length, channels), and h after the last one.
     """
+    if in_graph():
+        return _scan_in_graph(step, v, b, c, rate, state)
     if state is None:
         state = step.new_zeros(*step.shape[:-2], *rate.shape)
     read = [v[..., :0, :]]
@@ -110,3 +113,24 @@ def scan(
             states.append(state)
         read.append((torch.stack(states, -3) @ c[of_chunk][..., None]).squeeze(-1))
     return torch.cat(read, -2), state
+
+
+def _scan_in_graph(
+    step: torch.Tensor,
+    v: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    rate: torch.Tensor,
+    state: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `scan`, for any number of tokens: all pairs of tokens are computed, for each of the states
+    of a channel."""
+    values, decay = (step * v).mT[..., None], -step.mT
+    read, after = torch.zeros_like(values), []
+    for n in range(rate.shape[-1]):
+        before = None if state is None else state[..., n, None, None]
+        q, k = (one[..., None, :, n, None] for one in (c, b))
+        found, left = decayed_sums(q, k, values, decay * rate[:, n, None], before)
+        read = read + found
+        after.append(left[..., 0])
+    return read.squeeze(-1).mT, torch.cat(after, -1)
