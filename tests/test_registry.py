@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_the_layers_are_merged_first_to_last(
 ) -> None:
     user, near, extra = (layers(name) for name in ("user", "near", "extra"))
     assert find_registries(extra) == [shipped_registry(), user, near, extra]
-    norms = zoo.load_registry(extra).plugins["norm"]
+    norms = zoo.load_registry(str(extra)).plugins["norm"]
     folders = {f"of_{path}": norms[f"of_{path}"].folder for path in ("user", "near", "extra")}
     assert folders == {
         "of_user": user.parent,
@@ -84,6 +85,12 @@ def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
     assert find_registries() == [shipped_registry()]
     # With `--registry`, it is a layer.
     assert run(["--registry", "registry.toml", "list"]) == 2
+
+
+def test_a_path_in_the_place_of_a_registry_is_refused() -> None:
+    path: Any = "registry.toml"
+    with pytest.raises(TypeError, match=r"`zoo\.load_registry\(path\)` returns, not a str"):
+        zoo.build({"format": 1, "name": "m"}, registry=path)
 
 
 def test_the_command_line_takes_a_further_registry(

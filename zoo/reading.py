@@ -36,8 +36,12 @@ def read_spec(
         SpecError: every problem found, each with its place.
         RegistryError: a registry is malformed.
         PluginError: a plugin that the spec names cannot be loaded.
+        TypeError: `registry` is no registry.
     """
     registry = load_registry() if registry is None else registry
+    if not isinstance(registry, Registry):
+        given = type(registry).__name__
+        raise TypeError(f"`registry` is what `zoo.load_registry(path)` returns, not a {given}")
     return spec_of(find_document(source, registry), registry)
 
 

@@ -157,7 +157,7 @@ def shipped_registry() -> Path:
     return inside if inside.is_file() else package.parent / FILE_NAME
 
 
-def find_registries(extra: Path | None = None) -> list[Path]:
+def find_registries(extra: str | Path | None = None) -> list[Path]:
     """Return the registry files, first to last: the shipped one, the user's, the nearest one at or
     above the working directory, and `extra`. The shipped registry of another copy of the zoo is
     ignored, since it holds the same names as that of this one."""
@@ -171,7 +171,7 @@ def find_registries(extra: Path | None = None) -> list[Path]:
         shipped_registry(),
         *filter(os.path.isfile, _of_user()),
         *local,
-        *([extra] if extra is not None else []),
+        *([Path(extra)] if extra is not None else []),
     ]
     return list({os.path.realpath(path): path for path in layers}.values())
 
@@ -208,7 +208,7 @@ def registered_near(file: str, group: str, name: str) -> str | None:
     return f"{quoted(found)} registers it: work in its folder, or pass it as `--registry`"
 
 
-def load_registry(extra: Path | None = None, *, budget: Budget | None = None) -> Registry:
+def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:
     """Read and merge the layers of `find_registries`.
 
     Args:

@@ -14,7 +14,7 @@ def check_plugin(
     kind: str,
     *,
     values: Mapping[str, Any] | None = None,
-    registry: Registry | Path | None = None,
+    registry: Registry | str | Path | None = None,
 ) -> None:
     """Check that a component meets the requirements of its slot (docs/plugins.md).
 
