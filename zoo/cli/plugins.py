@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -50,11 +51,34 @@ def new(context: click.Context, slot: str, name: str) -> None:
     click.echo(f"registered in {registry}")
 
 
+def _table(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> dict[str, Any] | None:
+    """Parse the inline table of an option, if it is given. Raises BadParameter."""
+    import tomllib
+
+    try:
+        table = None if text is None else tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError:
+        table = text
+    if table is None or isinstance(table, dict):
+        return table
+    raise click.BadParameter(f"{text} is no table of TOML, such as '{{ n_experts = 4 }}'")
+
+
 @plugin.command()
 @click.argument("names", nargs=-1, type=NameType(components))
+@click.option(
+    "--values",
+    metavar="TABLE",
+    callback=_table,
+    help="The values of its fields, such as '{ n_experts = 4 }', instead of its `example`.",
+)
 @json_option
 @click.pass_obj
-def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
+def check(
+    layers: Layers, names: tuple[str, ...], values: dict[str, Any] | None, as_json: bool
+) -> int:
     """Check plugins: those that match NAMES, or all.
 
     A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
@@ -67,6 +91,8 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
 
     matching = (list_components(name, registry=registry) or [name] for name in names)
     wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)
+    if values is not None and len(wanted) > 1:
+        raise click.UsageError(f"--values are those of one component, not of {len(wanted)}")
     gc.enable()
     with count_bar("checking", len(wanted)) as bar:
 
@@ -77,7 +103,7 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
             bar.advance()
             bar.describe(report.plugin)
 
-        reports = check_plugins(wanted, registry, on_done=on_done)
+        reports = check_plugins(wanted, registry, values=values, on_done=on_done)
     if as_json:
         print_json([report.data() for report in reports])
     elif failed := failures(reports):
