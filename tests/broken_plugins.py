@@ -54,6 +54,9 @@ LOOKS_AHEAD = """
     def looks_ahead(self) -> bool:
         return True
 """
+MEAN = "x = x - 0.1 * x.mean(0, keepdim=True)"
+MEAN_OF_VALUES = "v = v - 0.1 * v.mean(0, keepdim=True)"
+"""The mean of a batch, which has no place in a module."""
 TAKES_MASK = {"x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)"}
 
 # In the template of `position`:
@@ -448,6 +451,21 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the module has a `post_norm` of its own",
     ),
+    "remembers_in_its_class": Broken(  # what later models would read
+        "ffn",
+        {
+            "        def __init__(": "        memo: dict = {}\n\n        def __init__(",
+            **before("x = x * Module.memo.setdefault(x.shape, self.up_proj.weight.sum())"),
+        },
+        ("interface",),
+        "a call changes `Module.memo`, which other models in this process share",
+    ),
+    "counts_in_its_file": Broken(
+        "ffn",
+        {"@cache": "CALLS = [0]\n\n\n@cache", **before("CALLS[0] += 1")},
+        ("interface",),
+        "a call changes `CALLS`, which other models in this process share",
+    ),
     "weights_matter": Broken(
         "attention",
         {OUTPUT: OUTPUT.replace("output,", "output * (1 + return_weights),")},
@@ -618,6 +636,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "`embed` gives another result for the last token alone",
     ),
+    "position_of_how_many": Broken(  # without `changes`
+        "position",
+        {"self.weight[positions]": "self.weight[positions] * positions.amax(-1)[..., None, None]"},
+        ("interface",),
+        "`embed` gives another result for the first 1 tokens alone than for all 6",
+    ),
     "position_of_no_padding": Broken(
         "position",
         {"self.weight[positions]": "self.weight[positions] * (positions[..., None] + 1.0).log()"},
@@ -712,6 +736,12 @@ BROKEN: Mapping[str, Broken] = {
         "has other values in a second build",
         "from random import random",
     ),
+    "start_by_hash": Broken(
+        "init",
+        {"Uniform(self.bound)": "Uniform(self.bound * (1 + hash(tensor.name) % 1000))"},
+        ("determinism",),
+        "in another process `tokens.weight` stands there and starts from Uniform(bound=",
+    ),
     "random_table": Broken(
         "ffn",
         {
@@ -757,6 +787,48 @@ BROKEN: Mapping[str, Broken] = {
         before("x.mul_(2)"),
         ("determinism",),
         "a call changes its input, which others read too\nhelp: compute new values",
+    ),
+    "counts_in_a_list_of_one": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.calls = [0]", **before("self.calls[0] += 1")},
+        ("determinism",),
+        "a call leaves another `part.calls` behind",
+    ),
+    # rows
+    "mixes_rows": Broken("ffn", before(MEAN), ("rows",), "another output than alone"),
+    "mixes_rows_when_causal": Broken(
+        "attention",
+        {"            if causal:\n": f"            if causal:\n                {MEAN_OF_VALUES}\n"},
+        ("rows",),
+        "in a call with `causal`, a row of the batch has another output than alone",
+    ),
+    "mixes_rows_of_a_memory": Broken(
+        "attention",
+        {MIXED: f"if memory is not None:\n                {MEAN_OF_VALUES}\n            {MIXED}"},
+        ("rows",),
+        "over a memory: in a call, a row of the batch",
+    ),
+    "embedding_mixes_rows": Broken(
+        "embedding",
+        {"= self.tokens(ids)": f"= self.tokens(ids)\n            {MEAN}"},
+        ("rows",),
+        "another output than alone",
+    ),
+    "head_mixes_rows": Broken(
+        "head",
+        {
+            **POOLS,
+            "self.out(x)": "self.out(x[:, 0] - x[:, 0].mean(0))",
+        },
+        ("rows",),
+        "another output than alone",
+        "from typing import ClassVar",
+    ),
+    "model_mixes_rows": Broken(
+        "builder",
+        {"output = self.head(x)": f"{MEAN}\n            output = self.head(x)"},
+        ("rows",),
+        "another output than alone",
     ),
     "starts_from_a_number": Broken(
         "init",
@@ -836,6 +908,15 @@ BROKEN: Mapping[str, Broken] = {
         ("gradients",),
         "no gradient reaches part.up_proj.weight, part.up_proj.bias, the input x",
     ),
+    "detached_when_causal": Broken(
+        "attention",
+        {
+            "            if causal:\n": "            if causal:\n                q = q.detach()\n"
+            "                scores = scores.detach()\n"
+        },
+        ("gradients",),
+        "in 4 small batches, each with `causal`",
+    ),
     "unused": Broken(
         "ffn",
         {"self.up_proj(x).relu": "x.repeat_interleave(2, -1).relu"},
@@ -894,6 +975,45 @@ BROKEN: Mapping[str, Broken] = {
         ("precision",),
         "inside: `aten._to_copy.default` makes torch.float32\n  ",
     ),
+    "float32_when_masked": Broken(
+        "attention",
+        {
+            MASKED: "if mask is not None:\n"
+            "                scores = scores.to(torch.promote_types(scores.dtype, torch.float32))\n"
+            f"            {MASKED}"
+        },
+        ("precision",),
+        "a call in torch.bfloat16 with `causal` failed: RuntimeError",
+    ),
+    "rounds_the_bias": Broken(
+        "attention",
+        {"scores = scores + bias": "scores = scores + bias.half().to(scores.dtype)"},
+        ("precision",),
+        "rounds to a narrower dtype inside",
+    ),
+    "state_in_float32": Broken(  # as `keep_state` keeps it
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                zero = cache.state[0] if cache.state else x.new_zeros(len(x))\n"
+            "                cache.keep_state(zero)\n"
+            "                v = v + zero[:, None, None, None]",
+            "cache=0 if self.key_width else 2 * self.d_model": "state=0 if self.key_width else 1,\n"
+            "            cache=0 if self.key_width else 2 * self.d_model",
+        },
+        ("cache",),
+        "a call in torch.bfloat16 with a `cache` failed: RuntimeError",
+    ),
+    "equal_weights_in_bfloat16": Broken(
+        "attention",
+        {
+            "weights = scores.softmax(-1)": "weights = scores.softmax(-1)\n"
+            "            if x.dtype == torch.bfloat16:\n"
+            "                weights = torch.ones_like(weights)"
+        },
+        ("precision",),
+        "the output in bfloat16 has little to do with that in float64",
+    ),
     "own_dtype": Broken(
         "head",
         {"self.out(x)": "self.out(x).float()"},
@@ -910,6 +1030,15 @@ BROKEN: Mapping[str, Broken] = {
     "asks_values": Broken(
         "ffn", before("x = x if float(x.sum()) < 1e9 else -x"), ("compiles",), "breaks the graph"
     ),
+    "asks_values_when_causal": Broken(
+        "attention",
+        {
+            "ClassVar[bool] = True": "ClassVar[bool] = False",
+            "            if causal:\n": "            if causal and bool(x.isfinite().all()):\n",
+        },
+        ("compiles",),
+        "torch.compile breaks the graph",
+    ),
     "other_when_compiled": Broken(
         "ffn",
         {**before("x = x / 2 if torch.compiler.is_compiling() else x"), **WITH_TORCH},
@@ -925,6 +1054,28 @@ BROKEN: Mapping[str, Broken] = {
         {**before("x = x + x.roll(-1, -2)"), FIELD: FIELD + MIXES},
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
+    ),
+    "looks_ahead_in_threes": Broken(  # the last of 6 tokens changes no other third
+        "ffn",
+        {
+            **before(
+                "thirds = nn.functional.pad(x, (0, 0, 0, -x.shape[-2] % 3)).unflatten(-2, (-1, 3))",
+                "mean = thirds.mean(-2, keepdim=True).expand_as(thirds).flatten(-3, -2)",
+                "x = x + mean[..., : x.shape[-2], :]",
+            ),
+            FIELD: FIELD + MIXES,
+        },
+        ("tokens",),
+        "of 6 tokens, those before the token 1 have another output",
+    ),
+    "looks_ahead_later": Broken(
+        "ffn",
+        {
+            **before("x = x + x.roll(-1 if x.shape[-2] > 8 else 1, -2) * (x.shape[-2] > 8)"),
+            FIELD: FIELD + MIXES,
+        },
+        ("tokens",),
+        "of 70 tokens, those before the token 35 have another output",
     ),
     "mixes_padding": Broken(  # the mean of all, hidden or not
         "ffn",
@@ -962,8 +1113,8 @@ BROKEN: Mapping[str, Broken] = {
     "one_shape": Broken(
         "ffn",
         before("x = x.view(2, -1, x.shape[-1])"),
-        ("tokens",),
-        "the output for x (12, 16) must be (12, 16), not (2, 6, 16)",
+        ("rows",),
+        "a row of the batch has another output than alone",
     ),
     "three_dimensions": Broken(
         "ffn",
@@ -1014,8 +1165,8 @@ BROKEN: Mapping[str, Broken] = {
     "norm_of_all": Broken(  # the same whatever the dimensions are
         "norm",
         {"mean(-1, keepdim=True)": "mean()"},
-        ("tokens",),
-        "a token alone has another output than beside others",
+        ("rows",),
+        "a row of the batch has another output than alone",
     ),
     "pools_padding": Broken(
         "head",
@@ -1127,6 +1278,16 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "cache_of_first_query": Broken(
         "attention", {".tril(n_before)": ".tril()"}, ("cache",), "let the last query see all keys"
+    ),
+    "cache_forgets": Broken(  # it keeps 8 tokens, more than are in a short call
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                k, v = (t[..., -8:, :] for t in (k, v))\n"
+            "                mask = None if mask is None else mask[..., -8:]"
+        },
+        ("cache",),
+        "when 70 tokens come with a `cache`",
     ),
     "cache_not_causal": Broken(  # right for one token at a time
         "attention",
@@ -1383,7 +1544,7 @@ BROKEN: Mapping[str, Broken] = {
             "\n                os._exit(3)",
         },
         ("cuts",),
-        "a process that computes with its parts ended with status 3",
+        "a process that tries it ended with status 3",
         "import os",
     ),
     "cut_once": Broken(
@@ -1484,14 +1645,34 @@ BROKEN: Mapping[str, Broken] = {
     "mask_of_first_query": Broken(
         "attention",
         {MASKED: f"mask = None if mask is None else mask[..., :1, :]\n            {MASKED}"},
-        ("masks", "cache"),
-        "hides from a query changes its output",
+        ("gradients", "masks", "cache"),
+        "no gradient reaches part.q_proj.weight",
     ),
     "causal_ignored": Broken(
         "attention",
         {"if causal:": "if causal and bias is not None:"},
         ("masks", "cache"),
         "`causal`",
+    ),
+    "causal_in_fives": Broken(  # the last of 6 tokens is in another group
+        "attention",
+        {
+            **KNOWS_NO_CACHE,
+            "earlier = earlier.tril(n_before)": "five = torch.arange(len(earlier)) // 5\n"
+            "                earlier = earlier.tril(n_before)\n"
+            "                earlier = earlier | (five[:, None] == five).to(x.device)",
+        },
+        ("masks",),
+        "the position 1 of 6 changes the output of earlier ones, although `causal` is set",
+    ),
+    "causal_at_first": Broken(
+        "attention",
+        {
+            **KNOWS_NO_CACHE,
+            "earlier.tril(n_before)": "earlier.tril(n_before + (k.shape[-2] > 8))",
+        },
+        ("masks",),
+        "the position 35 of 70 changes the output of earlier ones, although `causal` is set",
     ),
     "nan_for_nothing": Broken(
         "attention",
@@ -1518,8 +1699,8 @@ BROKEN: Mapping[str, Broken] = {
     "another_shape_with_a_mask": Broken(
         "attention",
         {OUTPUT: OUTPUT.replace("output,", "output if mask is None else output[None],")},
-        ("masks", "positions", "cache"),
-        "the output of a call with a mask (2, 1, 1, 6) must be (2, 6, 16), not (1, 2, 6, 16)",
+        ("determinism",),
+        "must be (2, 6, 16), not (1, 2, 6, 16)",
     ),
     "never_later": Broken(
         "attention",

@@ -226,7 +226,7 @@ def test_check_says_what_holds(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout == (
         "norm.rms_norm: ok (imports, schema, example, meta, layout, interface, determinism, "
-        "saving, modes, gradients, precision, devices, compiles, tokens)\n"
+        "rows, saving, modes, gradients, precision, devices, compiles, tokens)\n"
         "init.normal: ok (imports, schema, example, meta, layout, determinism, saving)\n"
     )
     assert done.stderr == ""
@@ -244,6 +244,18 @@ def test_check_takes_patterns(tmp_path: Path) -> None:
     assert checked("norm.m*", "mine") == ["norm.mine", "norm.mine_too", "ffn.mine"]
     listed = json.loads(zoo("list", "components", "norm.m*", "--json", cwd=tmp_path).stdout)
     assert [row["name"] for row in listed["components"]] == ["mine", "mine_too"]
+
+
+def test_check_takes_values(tmp_path: Path) -> None:
+    check = ("plugin", "check", "init.normal", "--values")
+    assert zoo(*check, "{ std = 0.5 }", cwd=project(tmp_path)).returncode == 0
+    done = zoo(*check, "{ std = -0.5 }", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "    example     FAILED  `std` must be greater than 0" in done.stdout
+    for text in ("std = 0.5", "0.5"):
+        assert "is no table of TOML" in refused(*check, text, cwd=tmp_path)
+    told = refused(*check, "{ std = 0.5 }", "init.torch", cwd=tmp_path)
+    assert "--values are those of one component, not of 2" in told
 
 
 def test_check_says_what_fails_and_why(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from zoo.testing import check_plugin
 ROOT = Path(__file__).parent.parent
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
-OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "devices", "compiles"}
+OF_MODULES = EVERY | {"interface", "rows", "modes", "gradients", "precision", "devices", "compiles"}
 OF_SLOTS = {
     "builder": {"masks", "cache", "declared"},
     "block": {"masks", "positions", "cache", "branches", "declared"},
@@ -118,6 +118,25 @@ class MyBuilder(Builder):
 """
 
 
+FORGETFUL = """
+from zoo_components.builders import Decoder, EncoderDecoder
+
+
+class Forgetful({base}):
+    @property
+    def generation(self):
+        return super().generation._replace({value})
+"""
+
+EXTRA = {
+    UP: f'"extra": linear(self.d_model, 3),\n                {UP}',
+    MADE: f"{MADE}\n            self.extra, self.auxiliary_loss = nn.Linear(d_model, 3), None",
+    RETURN: "self.auxiliary_loss = self.extra(x).square().mean() if self.training else None\n"
+    f"            {RETURN}",
+}
+"""A network with a map that only training uses, by `auxiliary_loss`."""
+
+
 def project(folder: Path, text: str = "format = 1\n") -> Path:
     """Return the registry of an empty project."""
     registry = folder / "registry.toml"
@@ -169,7 +188,10 @@ def test_each_check_fails_on_something() -> None:
 
 def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Report]) -> None:
     report = broken_reports["other_shape"]
-    last = "interface, determinism, saving, modes, gradients, precision, devices, compiles, tokens"
+    last = (
+        "interface, determinism, rows, saving, modes, gradients, precision, devices, compiles, "
+        "tokens"
+    )
     assert report.text().endswith(f"\n    not run: {last}")
     states = {check.name: check.ok for check in report.checks}
     assert states == {
@@ -371,6 +393,11 @@ def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path
     check_changed(tmp_path, "attention", {MIXED: f"{refusal}\n            {MIXED}"})
 
 
+def test_an_attention_may_have_a_table_that_ends(tmp_path: Path) -> None:
+    table = "x.new_zeros(16)[torch.arange(k.shape[-2], device=x.device)]"
+    check_changed(tmp_path, "attention", {MIXED: MIXED.replace("= ", f"= {table} + ")})
+
+
 def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
     gate = {
         UP: f'"gate": vector(1),\n                {UP}',
@@ -441,6 +468,31 @@ def test_an_output_may_change_in_steps(tmp_path: Path) -> None:
         "self.up_proj(x).relu()", "(h := self.up_proj(x)) + (h.sign() - h).detach()"
     )
     check_changed(tmp_path, "ffn", {RETURN: straight})
+
+
+def test_what_only_the_training_loss_needs_gets_a_gradient(tmp_path: Path) -> None:
+    check_changed(tmp_path, "ffn", EXTRA)
+    (tmp_path / "other").mkdir()
+    unused = {**EXTRA, RETURN: RETURN}
+    with pytest.raises(AssertionError, match=r"no gradient reaches part\.extra\.weight"):
+        check_changed(tmp_path / "other", "ffn", unused)
+
+
+@pytest.mark.parametrize(
+    ("base", "value", "told"),
+    [
+        ("Decoder", "longest=None", "with 7 positions, `longest` is None"),
+        ("Decoder", "changes=lambda *_: False", "`changes` says that they do not"),
+        ("EncoderDecoder", "longest_source=None", "with 7 positions, `longest_source` is None"),
+    ],
+)
+def test_a_builder_passes_on_what_its_positions_say(
+    base: str, value: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(FORGETFUL.format(base=base, value=value))
+    registry = project(tmp_path, 'format = 1\n[builder]\nmine = "mine.py:Forgetful"\n')
+    [report] = check_plugins(["builder.mine"], layered(registry))
+    assert told in reasons_of(report)["declared"]
 
 
 def test_constants_may_be_rounded() -> None:
@@ -628,7 +680,7 @@ def test_check_plugin_takes_values(tmp_path: Path) -> None:
         "ffn", "mlp", values={"d_ff": 8, "activation": "prelu"}, registry=project(tmp_path)
     )
     with pytest.raises(AssertionError, match="must be an integer"):
-        check_plugin("ffn", "mlp", values={"d_ff": 8.5}, registry=project(tmp_path))
+        check_plugin("ffn", "mlp", values={"d_ff": 8.5}, registry=str(project(tmp_path)))
     with pytest.raises(AssertionError, match="d_f"):
         check_plugin("ffn", "mlp", values={"d_f": 8}, registry=project(tmp_path))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from zoo.plugin_kit.driver import PromiseError
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.tape import Tape
 
 X = torch.tensor([[3.0, -1.0], [2.0, 5.0]])

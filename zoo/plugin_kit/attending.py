@@ -3,7 +3,8 @@ positions. `zoo.plugin_kit.continuing` checks them with a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,19 +14,25 @@ from zoo.context import LayerContext
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    LONG,
     MEMORY_LENGTH,
     SAME,
     Driver,
-    PromiseError,
     Tensors,
+    Way,
     close,
     expect,
+    hiding_one,
+    later,
     padded,
+    takes_many,
     turning,
     vectors,
     with_another,
+    without_hidden,
 )
 from zoo.plugin_kit.hosts import MEMORY_WIDTH
+from zoo.plugin_kit.report import PromiseError
 from zoo.position import Rotation
 from zoo.registering.plugin_errors import describe_failure
 
@@ -108,7 +115,7 @@ class AttendingDriver(Driver):
             mask=mask if memory is None else None,
             tokens=tokens,
             causal=self.causal if causal is None else causal,
-            positions=torch.arange(LENGTH, device=x.device),
+            positions=torch.arange(x.shape[1], device=x.device),
             rotation=rotation,
             bias=bias,
             memory=memory,
@@ -122,10 +129,36 @@ class AttendingDriver(Driver):
         output, weights = self.attend(inputs, return_weights=True)
         return fused, output, *weights.values()
 
-    def call_variants(self, inputs: Tensors) -> None:
-        super().call_variants(inputs)
-        if not self.crosses:
-            self.attend(inputs, causal=True)
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        x, memory = self.sides(inputs)
+        if memory is not None:
+            return {"": self.__call__, " with a `mask`": self._way(masked=True)}
+        given: dict[str, Any] = {}  # without what is refused, which `positioned` tells
+        if self.takes_rotation:
+            angles = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)
+            given["rotation"] = turning(angles)
+        if self.takes_bias:
+            # A learned one, which has a gradient.
+            given["bias"] = self.bias(x.dtype)[0].to(x.device).requires_grad_()
+        given = {name: one for name, one in given.items() if self._accepts(inputs, **{name: one})}
+        told = " and ".join(f"`{name}`" for name in ("mask", *given))
+        return {
+            "": self.__call__,
+            " with `causal`": self._way(causal=True),
+            f" with {told}": self._way(masked=True, **given),
+            f" with `causal` and {told}": self._way(masked=True, causal=True, **given),
+        }
+
+    def _way(self, *, masked: bool = False, **options: Any) -> Way:
+        """Return the call of the module with these options of `attend` and, if it is `masked`, with
+        a mask that hides one key of each row."""
+
+        def call(*inputs: torch.Tensor) -> Tensors:
+            mask = hiding_one(inputs[-1])[:, None, None] if masked else None
+            output, _ = self.attend(inputs, mask=mask, **options)
+            return (without_hidden(output) if masked and not self.crosses else output,)
+
+        return call
 
     def check(self, inputs: Tensors) -> None:
         fused, weights = self.attend(inputs)
@@ -288,8 +321,11 @@ class AttendingDriver(Driver):
         """What `causal` hides, and whether later positions are seen without it."""
         if self.crosses:
             return
-        if self._depends(inputs, slice(-1), causal=True):
-            yield "a later position changes the output, although `causal` is set"
+        leaks = list(self._later_seen(inputs))
+        many = (vectors(torch.float64, 0, LONG),)
+        if not leaks and takes_many(partial(self.attend, many, causal=True)):
+            leaks = list(self._later_seen(many))
+        yield from leaks[:1]
         attends = getattr(self.described, "attends", not getattr(self.described, "absent", False))
         if attends and not (self.causal or self._depends(inputs, slice(-1))):
             yield (
@@ -330,6 +366,20 @@ class AttendingDriver(Driver):
             if not close(one, two, SAME):
                 return True
         return False
+
+    def _later_seen(self, inputs: Tensors) -> Iterator[str]:
+        """Yield a message for each later position that changes the output although `causal` is
+        set."""
+        outputs = [self.attend(inputs, causal=True, return_weights=w)[0] for w in (False, True)]
+        for at in later(inputs[0].shape[1]):
+            changed = (with_another(inputs[0], at),)
+            for asked, output in zip((False, True), outputs, strict=True):
+                found, _ = self.attend(changed, causal=True, return_weights=asked)
+                if not close(found[:, :at], output[:, :at], SAME):
+                    yield (
+                        f"the position {at} of {inputs[0].shape[1]} changes the output of earlier "
+                        "ones, although `causal` is set"
+                    )
 
 
 def _given(context: LayerContext) -> str:

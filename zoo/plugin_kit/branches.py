@@ -8,8 +8,9 @@ from typing import Any, get_args
 import torch
 
 from zoo.errors import SpecError
-from zoo.plugin_kit.driver import SAME, PromiseError, close
+from zoo.plugin_kit.driver import SAME, close
 from zoo.plugin_kit.drivers import hosted
+from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
 from zoo.registry import Registry
 from zoo.slots import NormSite

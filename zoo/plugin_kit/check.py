@@ -11,8 +11,8 @@ from typing import Any
 
 from zoo.component import Slot, fields_of
 from zoo.errors import Problem, RegistryError, SpecError, ZooError, is_interrupt
-from zoo.plugin_kit.cuts import Processes, started_when_needed
-from zoo.plugin_kit.driver import PromiseError
+from zoo.plugin_kit.cuts import in_processes, same_when_cut
+from zoo.plugin_kit.elsewhere import same_elsewhere, with_other_hashes
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import (
     PROMISES,
@@ -20,11 +20,13 @@ from zoo.plugin_kit.promises import (
     determinism,
     interface,
     promises_of,
+    rows,
     threads,
 )
-from zoo.plugin_kit.report import Check, Report
+from zoo.plugin_kit.report import Check, PromiseError, Report
 from zoo.plugin_kit.structure import contradictions, layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
+from zoo.plugin_kit.workers import Workers
 from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
@@ -60,9 +62,9 @@ def check_plugins(
     registry = with_hosts(registry)
     reports: list[Report] = []
     # For tensors this small, a second thread only adds overhead.
-    with threads(1), started_when_needed() as processes:
+    with threads(1), in_processes() as cut, with_other_hashes() as other:
         for entry, failure in zip(entries, failures, strict=True):
-            reports.append(_Subject(entry, registry, values, failure, processes).report())
+            reports.append(_Subject(entry, registry, values, failure, cut, other).report())
             if on_done is not None:
                 on_done(reports[-1])
     return reports
@@ -88,13 +90,15 @@ class _Subject:
         registry: Registry,
         values: Mapping[str, Any] | None,
         import_failure: str | None,
-        processes: Processes,
+        cut: Workers,
+        other: Workers,
     ) -> None:
         self.slot, self.kind, self.target = entry.group, entry.name, entry.target
         self.registry = registry
         self.values = values
         self.import_failure = import_failure
-        self.processes = processes
+        self.same_when_cut = partial(same_when_cut, cut)
+        self.same_elsewhere = partial(same_elsewhere, other)
         self.specs: dict[str, ModelSpec] = {}
 
     def report(self) -> Report:
@@ -109,8 +113,9 @@ class _Subject:
         }
         if self.slot != "init":
             links["interface"] = partial(self.each, "interface", interface)
-        # The others compare calls.
-        links["determinism"] = partial(self.each, "determinism", determinism)
+        links["determinism"] = partial(self.each, "determinism", self.determinism)
+        if self.slot != "init":
+            links["rows"] = partial(self.each, "rows", rows)  # the others compare batches
         checks: list[Check] = []
         for name, check in links.items():
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
@@ -120,7 +125,7 @@ class _Subject:
             offered = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
         promises = {name: partial(self.each, name, check) for name, check in offered.items()}
         if linked and self.slot not in _HOLDERS and self.is_cut:
-            promises["cuts"] = partial(self.each, "cuts", self.processes.keep)
+            promises["cuts"] = partial(self.each, "cuts", self.same_when_cut)
         checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
@@ -168,6 +173,11 @@ class _Subject:
     def is_cut(self) -> bool:
         """Whether the component states cuts, which divide it among processes."""
         return any(True for spec in self.specs.values() for _ in spec.layout.cuts())
+
+    def determinism(self, spec: ModelSpec, registry: Registry) -> None:
+        """A spec has the same values and outputs each time, also in another process."""
+        determinism(spec, registry)
+        self.same_elsewhere(spec, registry)
 
     def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
         """Check a promise for every spec of the component."""

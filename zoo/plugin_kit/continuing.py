@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -15,14 +15,17 @@ from zoo.plugin_kit.attending import AttendingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    LONG,
     MEMORY_LENGTH,
     SAME,
-    PromiseError,
     Tensors,
     close,
     padded,
+    takes_many,
     turning,
+    vectors,
 )
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.tape import Tape
 from zoo.registering.plugin_errors import describe_failure
 
@@ -78,6 +81,11 @@ _STEPS = (
     ),
 )
 
+_LONG_STEPS = _Steps(
+    f"when {LONG} tokens come with a `cache`",
+    "the cache keeps all that later tokens need of earlier ones, whatever their number",
+    sizes=(40, LONG - 42, 1, 1),
+)
 
 _RECORDED_STEPS = (
     _Steps(
@@ -125,10 +133,26 @@ class ContinuingDriver(AttendingDriver):
             for positioned in (False, True):
                 for steps in _STEPS:
                     self._check_steps(inputs, steps, positioned=positioned)
+            of_many = vectors(torch.float64, 0, LONG), *inputs[1:]
+            if takes_many(partial(self._whole, of_many, None, positioned=False)):
+                self._check_steps(of_many, _LONG_STEPS, positioned=False)
             self._check_counts(inputs)
             for positioned in (False, True) if self.recorded else ():
                 for steps in _RECORDED_STEPS:
                     self._check_recorded(inputs, steps, positioned=positioned)
+
+    def with_cache(self, *inputs: torch.Tensor) -> Tensors:
+        if not self.continued:
+            return ()
+        outputs: list[torch.Tensor] = []
+        cache, rows, seen = Cache(LENGTH), torch.arange(BATCH), padded()
+        with torch.no_grad():
+            for n_tokens in (LENGTH - 2, 1, 1):
+                now = slice(cache.length, cache.length + n_tokens)
+                context = self._next(inputs, cache, n_tokens, rows, seen, positioned=True)
+                context = context._replace(cache=cache.layer(0))
+                outputs.append(self.call(inputs[0][:, now], context)[0])
+        return tuple(outputs)
 
     def _check_steps(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
         """Raises PromiseError unless the output of these steps with a cache is that of all tokens
@@ -136,7 +160,8 @@ class ContinuingDriver(AttendingDriver):
         seen = padded() if steps.padded else None
         rows = torch.arange(BATCH)
         whole = self._whole(inputs, seen, positioned)
-        cache = Cache(LENGTH, back=LENGTH if steps.taken_back else 0)
+        length = inputs[0].shape[1]
+        cache = Cache(length, back=length if steps.taken_back else 0)
         again = [n for n in steps.sizes[1:] for _ in range(1 + steps.taken_back)]
         for number, n_tokens in enumerate([steps.sizes[0], *again]):
             if steps.taken_back and number and number % 2 == 0:
@@ -193,7 +218,8 @@ class ContinuingDriver(AttendingDriver):
     def _whole(self, inputs: Tensors, seen: torch.Tensor | None, positioned: bool) -> torch.Tensor:
         """The output for all tokens at once."""
         rows = torch.arange(BATCH)
-        context = self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
+        length = inputs[0].shape[1]
+        context = self._next(inputs, Cache(length), length, rows, seen, positioned)
         return self.call(inputs[0], context)[0]
 
     def _next(
@@ -215,7 +241,7 @@ class ContinuingDriver(AttendingDriver):
         if positioned and self.takes_rotation:
             rotation = turning(positions.double())
         if positioned and self.takes_bias:
-            bias = self._bias[..., cache.places(n_tokens), :]
+            bias = self._bias[..., cache.places(n_tokens), :].to(inputs[0].dtype)
             if cache.fixed:
                 bias = F.pad(bias, (0, cache.capacity - LENGTH))
             else:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +20,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.building import build
-from zoo.document import Document
 from zoo.layout import Cut
-from zoo.plugin_kit.driver import SAME, Driver, PromiseError, Tensors, close
+from zoo.plugin_kit.driver import SAME, Driver, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.workers import received
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
-from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 
@@ -48,17 +47,13 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
     mesh = init_device_mesh("cpu", (n_processes,), mesh_dim_names=("tp",))
     for line in sys.stdin:
-        task = json.loads(line)
-        answers.write(json.dumps(_wrong(task["spec"], task["plugins"], mesh)) + "\n")
+        answers.write(json.dumps(_wrong(*received(line), mesh)) + "\n")
         answers.flush()
 
 
-def _wrong(data: Mapping[str, Any], plugins: list[list[str]], mesh: DeviceMesh) -> str | None:
-    registry = Registry()
-    for slot, kind, target, folder in plugins:
-        registry.plugins[slot][kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
+def _wrong(text: str, registry: Registry, mesh: DeviceMesh) -> str | None:
     try:
-        _compare(read_spec(data, registry=registry), registry, mesh)
+        _compare(read_spec(text, registry=registry), registry, mesh)
     except PromiseError as error:
         return str(error)
     except Exception as error:

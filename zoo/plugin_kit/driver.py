@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, get_args
 
 import torch
 from torch import nn
 
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme, Rotation
 from zoo.registering.plugin_errors import describe_failure
@@ -17,14 +19,17 @@ from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
 Tensors = tuple[torch.Tensor, ...]
+Way = Callable[..., Tensors]
+"""One way of calling a module: from its inputs to its outputs."""
 BATCH, LENGTH, MEMORY_LENGTH = 2, 6, 5
+LONG = 70
+"""A length for what begins only after some tokens, such as windows, chunks and blocks of 64. A
+module that has a table of its own for fewer is not called with it (`takes_many`)."""
 WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
+HIDDEN = 2
+"""The token that `hiding_one` hides."""
 SAME = 1e-9
 """Tolerance, relative to the largest value, for two ways to compute the same in float64."""
-
-
-class PromiseError(Exception):
-    """A plugin breaks a promise."""
 
 
 class Hosted(Transformer):
@@ -87,9 +92,35 @@ class Driver:
         """Return the outputs of the module for these inputs."""
         return (self.model.part(*inputs),)
 
-    def call_variants(self, inputs: Tensors) -> None:
-        """Call the module in each way in which it may make other tensors of its own."""
-        self(*inputs)
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        """Return the ways in which the module is called with inputs like these, any number of rows
+        of them, by what messages say after "a call"."""
+        return {"": self.__call__}
+
+    def traced_ways(self, inputs: Tensors) -> Sequence[Way]:
+        """Return those that are traced, as by `torch.compile`, which takes longer than all other
+        checks: the plain one and the one with the most options."""
+        ways = list(self.ways(inputs).values())
+        return ways if len(ways) < 3 else [ways[0], ways[-1]]
+
+    def with_cache(self, *inputs: torch.Tensor) -> Tensors:
+        """Return the outputs of a few steps with a cache; none if the module takes none."""
+        return ()
+
+    def rows(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless each row of a batch has the output that it has alone. The
+        model is in float64."""
+        for told, way in self.ways(inputs).items():
+            together = way(*inputs)
+            for row in range(BATCH):
+                alone = way(*(t[row : row + 1] for t in inputs))
+                for one, all_rows in zip(alone, together, strict=True):
+                    if not close(one, all_rows[row : row + 1], SAME):
+                        raise PromiseError(
+                            f"in a call{told}, a row of the batch has another output than alone\n"
+                            "help: rows are independent: nothing is computed over the first "
+                            "dimension, such as the mean of a batch"
+                        )
 
     def check(self, inputs: Tensors) -> None:
         """Raises PromiseError unless the module returns what the slot specifies."""
@@ -111,6 +142,41 @@ class Driver:
         """Yield a message for each dependence of the output on masked inputs. The model is in
         float64."""
         return iter(())
+
+
+def every(ways: Iterable[Way]) -> Way:
+    """Return the call of a module in all of these ways, one after the other."""
+
+    def call(*inputs: torch.Tensor) -> Tensors:
+        outputs: Tensors = ()
+        for way in ways:
+            outputs += way(*inputs)
+        return outputs
+
+    return call
+
+
+def takes_many(call: Callable[[], object]) -> bool:
+    """Return whether a call with `LONG` tokens does not fail."""
+    try:
+        call()
+    except Exception:
+        return False
+    return True
+
+
+def hiding_one(x: torch.Tensor) -> torch.Tensor:
+    """Return a mask (batch, length) that hides one token of each row of x. It is not an end, which
+    heads may pool whatever it is, and which no other token of a causal model may see."""
+    seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    seen[:, HIDDEN] = False
+    return seen
+
+
+def without_hidden(output: torch.Tensor) -> torch.Tensor:
+    """Return the outputs (batch, length, ...) without those of the token that `hiding_one` hides:
+    it is padding, and may be left out."""
+    return torch.cat([output[:, :HIDDEN], output[:, HIDDEN + 1 :]], 1)
 
 
 def vectors(
@@ -201,18 +267,26 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
         raise PromiseError(f"a token alone has another output than beside others\nhelp: {help}")
 
 
-def expect_no_later(
-    network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, other: torch.Tensor
-) -> None:
-    """Raises PromiseError if the output for a token changes when later tokens are replaced with
-    those of `other`. The network is in float64."""
-    n_same = LENGTH // 2
-    others = torch.cat([x[:, :n_same], other[:, n_same:]], 1)
-    if not close(network(others)[:, :n_same], network(x)[:, :n_same], SAME):
-        raise PromiseError(
-            "a token has another output when later tokens are others\n"
-            "help: what sees later tokens says so: its `looks_ahead` is True"
-        )
+def later(length: int) -> Sequence[int]:
+    """Return the positions that are changed, one at a time, to find what sees later tokens: each of
+    a few tokens, and of many one in the middle and the last."""
+    return range(1, length) if length <= LENGTH else (length // 2, length - 1)
+
+
+def expect_no_later(network: Callable[[torch.Tensor], torch.Tensor], *inputs: torch.Tensor) -> None:
+    """Raises PromiseError if the output for a token changes when a later token of one of these
+    inputs is another. The network is in float64."""
+    for x in inputs:
+        if x.shape[1] == LONG and not takes_many(partial(network, x)):
+            continue
+        output = network(x)
+        for at in later(x.shape[1]):
+            if not close(network(with_another(x, at))[:, :at], output[:, :at], SAME):
+                raise PromiseError(
+                    f"of {x.shape[1]} tokens, those before the token {at} have another output "
+                    "when that token is another\n"
+                    "help: what sees later tokens says so: its `looks_ahead` is True"
+                )
 
 
 def padded() -> torch.Tensor:

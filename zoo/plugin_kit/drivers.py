@@ -18,22 +18,27 @@ from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    LONG,
     SAME,
     WIDTH,
     Driver,
-    PromiseError,
     Tensors,
+    Way,
     close,
     expect,
     expect_branch,
     expect_by_token,
     expect_call,
     expect_no_later,
+    hiding_one,
     ids,
+    vectors,
     with_another,
+    without_hidden,
 )
 from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
 from zoo.plugin_kit.hosts import HOSTS, Host
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.plugin_kit.whole_models import BuilderDriver
 from zoo.registry import Registry
@@ -188,6 +193,13 @@ class NormDriver(Driver):
 
 
 class FeedForwardDriver(Driver):
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        ways = super().ways(inputs)
+        return {**ways, " with a `mask`": self._masked} if self.described.takes_mask else ways
+
+    def _masked(self, x: torch.Tensor) -> Tensors:
+        return (without_hidden(self.model.part(x, mask=hiding_one(x))),)
+
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
         expect_call(self.model.part.forward, *inputs, **self._mask())
@@ -198,8 +210,8 @@ class FeedForwardDriver(Driver):
             help = "a network that mixes tokens says so: its `incremental` is False"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
         elif not self.described.looks_ahead:
-            x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
-            expect_no_later(partial(self.model.part, **self._mask()), x, other)
+            inputs = (vectors(torch.float64, 0, length) for length in (LENGTH, LONG))
+            expect_no_later(partial(self.model.part, **self._mask()), *inputs)
         if self.described.takes_mask:
             self._check_mask()
 
@@ -234,14 +246,34 @@ class FeedForwardDriver(Driver):
 
 
 class HeadDriver(Driver):
+    names = ("x", "ids")
+
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        x = super().inputs(dtype, seed)
+        return (*x, ids(seed)) if self.described.takes_ids else x
+
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        further = {name: given.to(inputs[0].device) for name, given in self._ids().items()}
-        return (self.model.part(*inputs, **further),)
+        return (self._head(*inputs),)
+
+    def _head(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
+        """Return what the module returns for states x, and the ids of the tokens if it takes
+        them."""
+        if ids is not None:
+            options["ids"] = ids
+        return self.model.part(x, **options)
+
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        ways = super().ways(inputs)
+        return {**ways, " with a `mask`": self._masked} if self.described.pools else ways
+
+    def _masked(self, *inputs: torch.Tensor) -> Tensors:
+        return (self._head(*inputs, mask=hiding_one(inputs[0])),)
 
     def check(self, inputs: Tensors) -> None:
         head: Head = self.described
-        options = {"mask": None} if head.pools else {}
-        expect_call(self.model.part.forward, *inputs, **options, **self._ids())
+        options: dict[str, Any] = {"mask": None} if head.pools else {}
+        options |= {"ids": inputs[1]} if head.takes_ids else {}
+        expect_call(self.model.part.forward, inputs[0], **options)
         output = self(*inputs)[0]
         if head.pools:
             expect("the output, one for each sequence,", output, BATCH, None)
@@ -265,7 +297,12 @@ class HeadDriver(Driver):
     def leaks(self) -> Iterator[str]:
         if not self.described.pools:
             return
-        head, x = partial(self.model.part, **self._ids()), self.inputs(torch.float64)[0]
+        x, *of_tokens = self.inputs(torch.float64)
+
+        def head(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+            output: torch.Tensor = self._head(states, *of_tokens, mask=mask)
+            return output
+
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         # Not the first, which a head may pool whatever it is.
         for hidden in () if self.described.reads_padding else (1, LENGTH - 1):
@@ -278,10 +315,6 @@ class HeadDriver(Driver):
             yield "the output is another with a mask that hides nothing than without one"
         if not bool(head(x, mask=~mask).isfinite().all()):
             yield "a mask that hides everything gives NaN"
-
-    def _ids(self) -> dict[str, torch.Tensor]:
-        """Return the ids of the tokens, if `forward` takes them."""
-        return {"ids": ids(0)} if self.described.takes_ids else {}
 
     def _check_ties(self, head: Head) -> None:
         """Raises PromiseError unless a tensor that may be tied to a token table has its shape."""

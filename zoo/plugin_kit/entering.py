@@ -3,8 +3,7 @@ check their outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,19 +11,23 @@ import torch
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
+    LONG,
     SAME,
     WIDTH,
     Driver,
-    PromiseError,
     Tensors,
+    Way,
     close,
     expect,
     expect_no_later,
+    hiding_one,
     ids,
     vectors,
     with_another,
+    without_hidden,
 )
 from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
 from zoo.registering.plugin_errors import describe_failure
@@ -40,9 +43,9 @@ class PositionDriver(Driver):
     names = ("x", "heads")
     outputs = ("what `embed` returns", "what a rotation returns", "what `bias` returns")
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        heads = vectors(dtype, seed + 1).view(BATCH, LENGTH, SIZES["n_heads"], -1).transpose(1, 2)
-        return vectors(dtype, seed, width=EMBEDDED_WIDTH), heads
+    def inputs(self, dtype: torch.dtype, seed: int = 0, length: int = LENGTH) -> Tensors:
+        heads = vectors(dtype, seed + 1, length).view(BATCH, length, SIZES["n_heads"], -1)
+        return vectors(dtype, seed, length, EMBEDDED_WIDTH), heads.transpose(1, 2)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         x, heads = inputs
@@ -57,8 +60,13 @@ class PositionDriver(Driver):
         for added in bias:
             expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)
         self._check_rows(*inputs)
-        self._check_last(*inputs)
         self._check_longest(*inputs)
+        longest = self.described.longest
+        for length in (LENGTH, LONG if longest is None else min(LONG, longest)):
+            self._check_parts(*self.inputs(inputs[0].dtype, length=length))
+
+    def rows(self, inputs: Tensors) -> None:
+        """`check` has seen to it, with positions for each row."""
 
     @property
     def described(self) -> Position:
@@ -132,18 +140,33 @@ class PositionDriver(Driver):
                         "help: rows that are padded on the left have positions of their own"
                     )
 
-    def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+    def _check_parts(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the results depend on the position of a token, not on its
-        index in the call: generation calls the module with the last token alone."""
-        positions = torch.arange(LENGTH)
+        index in the call nor on later positions: generation calls the module with the first tokens
+        and then with one after the other."""
+        length = x.shape[1]
+        positions = torch.arange(length)
         whole = self._results(x, heads, positions, positions)
-        last = self._results(x[:, -1:], heads[..., -1:, :], positions[-1:], positions)
-        for name, found in last.items():
-            if not close(found, whole[name][..., -1:, :], 1e-5):
-                raise PromiseError(
-                    f"`{name}` gives another result for the last token alone than for all\n"
-                    "help: go by the positions that are passed, not by how many there are"
-                )
+        for n in {*range(1, LENGTH), length // 2, length}:
+            if self.described.changes(n, length):
+                continue  # then generation computes all of them anew
+            keys, last = positions[:n], slice(n - 1, n)
+            first = self._results(x[:, :n], heads[..., :n, :], keys, keys)
+            one = self._results(x[:, last], heads[..., last, :], positions[last], keys)
+            for name, expected in whole.items():
+                seen = slice(n if name == "bias" else None)  # the columns, which are of keys
+                if not close(first[name], expected[..., :n, seen], 1e-5):
+                    raise PromiseError(
+                        f"`{name}` gives another result for the first {n} tokens alone than for "
+                        f"all {length}\n"
+                        "help: what depends on how many there are says so: `changes(before, "
+                        "after)` of the description returns True"
+                    )
+                if not close(one[name], expected[..., last, seen], 1e-5):
+                    raise PromiseError(
+                        f"`{name}` gives another result for the last token alone than for all\n"
+                        "help: go by the positions that are passed, not by how many there are"
+                    )
 
 
 class EmbeddingDriver(Driver):
@@ -159,6 +182,14 @@ class EmbeddingDriver(Driver):
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.embed(inputs[0], torch.arange(self.length, device=inputs[0].device)),)
+
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        ways = super().ways(inputs)
+        return ways if inputs[0].is_floating_point() else {**ways, " with a `mask`": self._masked}
+
+    def _masked(self, x: torch.Tensor) -> Tensors:
+        positions = torch.arange(self.length, device=x.device)
+        return (without_hidden(self.embed(x, positions, hiding_one(x))),)
 
     @property
     def input_width(self) -> int:
@@ -178,8 +209,12 @@ class EmbeddingDriver(Driver):
                     "stack knows how many vectors it gets"
                 )
             return described.n_vectors
-        embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
-        return int(embedded_length(LENGTH))
+        return self.embedded_length(LENGTH)
+
+    def embedded_length(self, length: int) -> int:
+        """The number of vectors that the embedding returns for ids or vectors of this length."""
+        of_module = getattr(self.model.part, "embedded_length", lambda length: length)
+        return int(of_module(length))
 
     def embed(
         self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
@@ -206,10 +241,10 @@ class EmbeddingDriver(Driver):
         described = self.described
         if described.image_shape is not None:
             return  # an image has no tokens to leave out
-        x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
+        x = self.inputs(torch.float64)[0]
         if not described.incremental:
             if not described.looks_ahead:
-                expect_no_later(partial(self.embed, positions=torch.arange(self.length)), x, other)
+                expect_no_later(self._embed_all, x, self._many())
             return
         whole = self.embed(x, torch.arange(LENGTH))
         for place in range(LENGTH):  # as generation calls: with the next token alone
@@ -219,6 +254,16 @@ class EmbeddingDriver(Driver):
                     "a token alone has another vector than beside others\n"
                     "help: an embedding that mixes tokens says so: its `incremental` is False"
                 )
+
+    def _many(self) -> torch.Tensor:
+        """Return an input of many tokens."""
+        if self.described.takes_ids:
+            return ids(0, LONG)
+        return vectors(torch.float64, 0, LONG, self.input_width)
+
+    def _embed_all(self, x: torch.Tensor) -> torch.Tensor:
+        vectors: torch.Tensor = self.embed(x, torch.arange(self.embedded_length(x.shape[1])))
+        return vectors
 
     def leaks(self) -> Iterator[str]:
         x = self.inputs(torch.float64)[0]

@@ -172,10 +172,25 @@ class MixingEmbedding(LooksAhead, Embedding):
     """An embedding in which a token sees later ones."""
 
 
+class FewPositions(Position):
+    """Positions that end, and that are encoded differently in longer sequences."""
+
+    rotates: ClassVar[bool] = True
+    n_positions: ClassVar[int] = 7
+
+    @property
+    def longest(self) -> int:
+        return self.n_positions
+
+    def changes(self, before: int, after: int) -> bool:
+        return True
+
+
 MIXING: Mapping[str, type[Plugin]] = {
     "attention": MixingAttention,
     "ffn": MixingNetwork,
     "embedding": MixingEmbedding,
+    "position": FewPositions,
 }
 """Descriptions of what generation has to be told of, by their slots."""
 MIXING_KIND = "check_mixing"

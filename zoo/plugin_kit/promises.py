@@ -13,14 +13,16 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from zoo.auxiliary import auxiliary_loss
 from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
-from zoo.plugin_kit.driver import SAME, Bare, PromiseError, Tensors, close
+from zoo.plugin_kit.driver import SAME, Bare, Driver, Tensors, Way, close, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.rounding import NoRounding
-from zoo.plugin_kit.state import changes, state_of, values_of
+from zoo.plugin_kit.state import changes, shared_state, state_of, values_of
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
@@ -38,6 +40,9 @@ SHOWN = 4
 """The most parameters that a message lists."""
 FLOAT32_ERROR = 1e-4
 """Tolerance of float32 compared with float64, relative to the largest value."""
+BFLOAT16_ERROR = 0.5
+"""Tolerance of bfloat16 compared with float64, of the norm of all differences relative to that of
+all values."""
 _MIXED = "on the same device", "different devices", "not on the expected device"
 """What torch says of tensors on two devices."""
 
@@ -46,7 +51,14 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     """The module takes the arguments and returns the values that its slot specifies."""
     driver = hosted(spec, registry, torch.float32)
     inputs = driver.inputs(torch.float32)
+    before = shared_state(driver.model)
     driver.check(inputs)
+    if changed := next(changes(before, shared_state(driver.model)), None):
+        raise PromiseError(
+            f"a call changes `{changed}`, which other models in this process share and would "
+            "compute something else by\n"
+            "help: what is computed once belongs to the module, in a buffer"
+        )
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
         called: list[nn.Module] = []
@@ -57,6 +69,12 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
                 "the module has a `__call__` of its own, which runs no hooks of torch\n"
                 "help: what it computes stands in `forward`"
             )
+
+
+def rows(spec: ModelSpec, registry: Registry) -> None:
+    """The rows of a batch do not influence each other."""
+    driver = hosted(spec, registry, torch.float64)
+    driver.rows(driver.inputs(torch.float64))
 
 
 def determinism(spec: ModelSpec, registry: Registry) -> None:
@@ -74,13 +92,14 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
         inputs = driver.inputs(torch.float32)
         before = state_of(first)
         kept = tuple(t.clone() for t in inputs)
-        one, two = driver(*inputs), driver(*inputs)
+        call = every(driver.ways(inputs).values())
+        one, two = call(*inputs), call(*inputs)
         if not all(torch.equal(a, b) for a, b in zip(inputs, kept, strict=True)):
             raise PromiseError(
                 "a call changes its input, which others read too\n"
                 "help: compute new values, `x = x * 2` instead of `x *= 2` or `x.mul_(2)`"
             )
-        if changed := next(changes(before, first), None):
+        if changed := next(changes(before, state_of(first)), None):
             raise PromiseError(
                 f"a call leaves another `{changed}` behind: a module keeps nothing of a call, "
                 "since several generations may use it at once\n"
@@ -104,11 +123,10 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
         loaded = load(folder, registry=registry).eval()
     expect_equal("when it is loaded again", values_of(model), values_of(loaded))
     if not isinstance(model, Bare):
-        inputs = driver_for(spec, model).inputs(torch.float32)
-        pairs = zip(
-            driver_for(spec, model)(*inputs), driver_for(spec, loaded)(*inputs), strict=True
-        )
-        if not all(torch.equal(a, b) for a, b in pairs):
+        drivers = driver_for(spec, model), driver_for(spec, loaded)
+        inputs = drivers[0].inputs(torch.float32)
+        one, other = (every(driver.ways(inputs).values())(*inputs) for driver in drivers)
+        if not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
             raise PromiseError(
                 "the model that is loaded again has another output\n"
                 "help: what decides it is a field or a tensor; `build` draws nothing at random"
@@ -120,12 +138,15 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
     unless the module keeps statistics of its batches."""
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
-    evaluated = driver(*inputs)
+    # What is computed of padding differs: without gradients, it may be left out.
+    ways = driver.ways(inputs)
+    call = every([way for told, way in ways.items() if "mask" not in told])
+    evaluated = call(*inputs)
     with torch.no_grad():
-        expect_close("under `no_grad`", evaluated, driver(*inputs))
+        expect_close("under `no_grad`", evaluated, call(*inputs))
     before = {name: tensor.clone() for name, tensor in driver.model.named_buffers()}
     driver.model.train()
-    trained = driver(*inputs)
+    trained = call(*inputs)
     stored = driver.model.state_dict().keys()
     for name, tensor in driver.model.named_buffers():
         if name not in stored and not torch.equal(tensor, before[name]):
@@ -145,10 +166,29 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
 
 
 def gradients(spec: ModelSpec, registry: Registry) -> None:
-    """The output has a finite gradient with respect to every parameter and input vector."""
+    """The output, or what the module adds to the training loss, has a finite gradient with respect
+    to every parameter and input vector, in whatever way the module is called."""
     driver = hosted(spec, registry, torch.float64)
+    driver.model.train()
+    for told, way in driver.ways(driver.inputs(torch.float64)).items():
+        left = _without_gradient(driver, way)
+        if not left:
+            continue
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        each = told and f", each{told}"
+        raise PromiseError(
+            f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
+            f"{each}\n"
+            "help: what the output depends on is neither detached nor unused; if it is one of many "
+            "experts, of which a batch reaches a few, state few in the description's `example`, "
+            'such as `example = {"n_experts": 4}`'
+        )
+
+
+def _without_gradient(driver: Driver, way: Way) -> list[str]:
+    """Return the names of the parameters and inputs that no gradient reaches in several batches.
+    Raises PromiseError if one is not finite."""
     model = driver.model
-    model.train()
     random = torch.Generator().manual_seed(1)
     by_name = dict(model.named_parameters())
     reached: set[str] = set()
@@ -159,10 +199,11 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
                 by_name[f"the input {name}"] = tensor.requires_grad_()
         model.zero_grad(set_to_none=True)
         total = torch.zeros((), dtype=torch.float64)
-        for output in driver(*inputs):
+        for output in way(*inputs):
             if output.is_floating_point():
                 weights = torch.randn(output.shape, generator=random, dtype=torch.float64)
                 total = total + (output * weights).sum()
+        total = total + auxiliary_loss(model)
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         for name, tensor in by_name.items():
@@ -170,53 +211,42 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
                 reached.add(name)
                 if not bool(tensor.grad.isfinite().all()):
                     raise PromiseError(f"the gradient of `{name}` is not finite")
-    left = [name for name, t in by_name.items() if t.requires_grad and name not in reached]
-    if left:
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        raise PromiseError(
-            f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches\n"
-            "help: what the output depends on is neither detached nor unused; if it is one of many "
-            "experts, of which a batch reaches a few, state few in the description's `example`, "
-            'such as `example = {"n_experts": 4}`'
-        )
+        left = [name for name, t in by_name.items() if t.requires_grad and name not in reached]
+        if not left:
+            break
+    return left
 
 
 def precision(spec: ModelSpec, registry: Registry) -> None:
     """The outputs in float32 and float64 are equal up to rounding and have the dtype of the module,
-    which can also be called in bfloat16. In float64, nothing inside is narrower."""
-    found: list[Tensors] = []
-    for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        driver = hosted(spec, registry, dtype)
-        try:
-            found.append(driver(*driver.inputs(dtype)))
-        except RuntimeError as error:
-            told = describe_failure(f"a call in {dtype}", error).message
-            raise PromiseError(
-                f"{told}\nhelp: make tensors in the dtype of x, such as `x.new_ones(...)`"
-            ) from None
-        for output in found[-1]:
-            if output.is_floating_point() and output.dtype != dtype:
-                raise PromiseError(
-                    f"a model in {dtype} puts out {output.dtype}\n"
-                    "help: make tensors in the dtype of x, such as `x.new_ones(...)`; what is "
-                    "computed in float32 goes back by `.to(x.dtype)`"
-                )
-            if not bool(output.isfinite().all()):
-                raise PromiseError(f"the output of a model in {dtype} is not finite")
+    which can also be called in bfloat16, where they are still similar. In float64, nothing inside
+    is narrower."""
+    narrow, single, double = (
+        _outputs_in(dtype, spec, registry)
+        for dtype in (torch.bfloat16, torch.float32, torch.float64)
+    )
     expect_close(
         "in float32 than in float64",
-        found[2],
-        tuple(t.double() for t in found[1]),
+        double,
+        tuple(t.double() for t in single),
         FLOAT32_ERROR,
         hint="\nhelp: state every `eps`, since the default of `rms_norm` depends on the dtype; and "
         "compute what cancels, such as the difference of large sums, in another way",
     )
+    for wide, output in zip(double, narrow, strict=True):
+        # Of all elements together: a router may send one token to another expert.
+        if float((output - wide).detach().norm()) > BFLOAT16_ERROR * float(wide.detach().norm()):
+            raise PromiseError(
+                "the output in bfloat16 has little to do with that in float64 (largest difference "
+                f"{gap(output, wide)})"
+            )
+    driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
     for tensor in inputs:
         tensor.requires_grad_(tensor.is_floating_point())
     try:
         with NoRounding():  # type: ignore[no-untyped-call]
-            driver(*inputs)
+            every(driver.ways(inputs).values())(*inputs)
     except PromiseError as error:
         where = describe_failure("", error).message.split("\n")[1:]
         help = (
@@ -224,6 +254,43 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
             "`torch.promote_types(x.dtype, torch.float32)`"
         )
         raise PromiseError("\n".join([str(error), *where, help])) from None
+
+
+def _outputs_in(dtype: torch.dtype, spec: ModelSpec, registry: Registry) -> Tensors:
+    """Return the outputs of a model of this dtype, called in each way. Raises PromiseError if a
+    call fails, or they are of another dtype or not finite."""
+    driver = hosted(spec, registry, dtype)
+    inputs = driver.inputs(dtype)
+    outputs: Tensors = ()
+    for told, way in driver.ways(inputs).items():
+        found = _outputs_of(way, inputs, dtype, told)
+        if not all(bool(output.isfinite().all()) for output in found):
+            in_call = told and f" in a call{told}"
+            raise PromiseError(f"the output of a model in {dtype} is not finite{in_call}")
+        outputs += found
+    return outputs
+
+
+def _outputs_of(way: Way, inputs: Tensors, dtype: torch.dtype, told: str) -> Tensors:
+    """Return the outputs of a call. Raises PromiseError if it fails, or they are of another
+    dtype."""
+    try:
+        outputs = way(*inputs)
+    except RuntimeError as error:
+        failed = describe_failure(f"a call in {dtype}{told}", error).message
+        raise PromiseError(
+            f"{failed}\nhelp: make tensors in the dtype of x, such as `x.new_ones(...)`; what "
+            "comes from `cache.state` is in float32 at least"
+        ) from None
+    for output in outputs:
+        if output.is_floating_point() and output.dtype != dtype:
+            in_call = told and f" in a call{told}"
+            raise PromiseError(
+                f"a model in {dtype} puts out {output.dtype}{in_call}\n"
+                "help: make tensors in the dtype of x, such as `x.new_ones(...)`; what is "
+                "computed in float32 goes back by `.to(x.dtype)`"
+            )
+    return outputs
 
 
 def devices(spec: ModelSpec, _registry: Registry) -> None:
@@ -259,7 +326,7 @@ def _call_on_meta(spec: ModelSpec, model: Transformer) -> None:
     driver = driver_for(spec, model)
     inputs = tuple(t.to(other) for t in driver.inputs(torch.float32))
     with FakeTensorMode(allow_non_fake_inputs=True):  # finds what meta alone lets pass
-        driver.call_variants(inputs)
+        every(driver.traced_ways(inputs))(*inputs)
 
 
 def compiles(spec: ModelSpec, registry: Registry) -> None:
@@ -267,14 +334,15 @@ def compiles(spec: ModelSpec, registry: Registry) -> None:
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
     torch._dynamo.reset()
-    compiled = torch.compile(driver.__call__, backend="eager", fullgraph=True)
+    call = every(driver.traced_ways(inputs))
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
     try:
         with _quiet():
             output = compiled(*inputs)
     except Exception as error:
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         raise PromiseError("torch.compile breaks the graph: " + "\n".join(lines[:4])) from None
-    expect_close("when compiled", driver(*inputs), output)
+    expect_close("when compiled", call(*inputs), output)
 
 
 def tokens(spec: ModelSpec, registry: Registry) -> None:
@@ -289,8 +357,10 @@ def positions(spec: ModelSpec, registry: Registry) -> None:
 
 def cache(spec: ModelSpec, registry: Registry) -> None:
     """A module that is declared incremental gives the same output token by token, and its cache has
-    the stated size."""
+    the stated size. In bfloat16 it can be called too, where a state is in float32."""
     hosted(spec, registry, torch.float64).continues()
+    driver, dtype = hosted(spec, registry, torch.bfloat16), torch.bfloat16
+    _outputs_of(driver.with_cache, driver.inputs(dtype), dtype, " with a `cache`")
 
 
 def masks(spec: ModelSpec, registry: Registry) -> None:

@@ -7,6 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
+class PromiseError(Exception):
+    """A plugin breaks a promise."""
+
+
 @dataclass(frozen=True)
 class Check:
     """The result for one promise of a plugin: kept, broken or, if `ok` is None, not checked."""

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from zoo.plugin_kit.driver import PromiseError
+from zoo.plugin_kit.report import PromiseError
 
 
 class NoRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]

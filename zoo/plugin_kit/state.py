@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -35,21 +35,56 @@ def unknown_modules(model: Transformer) -> Iterator[str]:
                 yield f"{owner}.{name}"
 
 
-def state_of(model: Transformer) -> dict[str, tuple[object, int]]:
-    """Return the attributes of all modules by name, each with a version or a length, which shows
-    changes in place."""
-    state: dict[str, tuple[object, int]] = {}
-    for owner, module in model.named_modules():
-        for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
-            if isinstance(value, torch.Tensor):
-                state[f"{owner}.{name}"] = value, value._version
-            else:
-                state[f"{owner}.{name}"] = value, len(value) if isinstance(value, Sized) else 0
+State = dict[str, tuple[object, ...]]
+"""Values by name, each with what shows a change in place."""
+
+
+def state_of(model: Transformer) -> State:
+    """Return the attributes of all modules by name."""
+    return {
+        f"{owner}.{name}": _marked(value)
+        for owner, module in model.named_modules()
+        for name, value in {**vars(module), **module._parameters, **module._buffers}.items()
+    }
+
+
+def shared_state(model: Transformer) -> State:
+    """Return what the modules share with those of other models, by name: the attributes of their
+    classes, and the variables of the files of these."""
+    classes = dict.fromkeys(cls for module in model.modules() for cls in type(module).__mro__)
+    own = [cls for cls in classes if cls is not object and not cls.__module__.startswith("torch.")]
+    state = {
+        f"{cls.__name__}.{name}": _marked(value)
+        for cls in own
+        for name, value in vars(cls).items()
+        if not name.startswith("__")
+    }
+    for cls in own:
+        for method in vars(cls).values():
+            variables = getattr(method, "__globals__", {})
+            state |= {
+                name: _marked(value)
+                for name, value in variables.items()
+                if isinstance(value, list | dict | set | torch.Tensor) and name[:2] != "__"
+            }
     return state
 
 
-def changes(before: Mapping[str, tuple[object, int]], model: Transformer) -> Iterator[str]:
-    """Yield the names of attributes that differ from `before`."""
-    for name, (value, count) in state_of(model).items():
-        if name not in before or before[name][0] is not value or before[name][1] != count:
+def _marked(value: object) -> tuple[object, ...]:
+    """Return a value with the version of a tensor, or what a collection holds."""
+    if isinstance(value, torch.Tensor):
+        return value, value._version
+    if isinstance(value, Mapping):
+        return value, *(part for pair in value.items() for part in pair)
+    return (value, *value) if isinstance(value, list | set) else (value,)
+
+
+def changes(before: State, after: State) -> Iterator[str]:
+    """Yield the names of values that differ from those before."""
+    for name, marked in after.items():
+        old = before.get(name, ())
+        if len(old) != len(marked) or any(
+            a is not b and not (isinstance(a, int) and a == b)
+            for a, b in zip(old, marked, strict=True)
+        ):
             yield name

@@ -19,7 +19,7 @@ from torch import nn
 from zoo.building import build_on_meta
 from zoo.component import GIVEN, Part, fields_of
 from zoo.errors import ZooError
-from zoo.plugin_kit.driver import PromiseError
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin

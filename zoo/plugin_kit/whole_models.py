@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from zoo.component import fields_of
 from zoo.fixed_cache import FixedCache
-from zoo.generation import RecomputeWarning, generate
+from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
 from zoo.generation.prompts import Rows
 from zoo.plugin_kit.driver import (
     BATCH,
+    HIDDEN,
     LENGTH,
     MEMORY_LENGTH,
     SAME,
     Driver,
-    PromiseError,
     Tensors,
+    Way,
     close,
     expect,
     expect_call,
+    hiding_one,
     ids,
     pixels,
     vectors,
     with_another,
+    without_hidden,
 )
+from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.tape import Tape
+from zoo.purpose import Generation
 from zoo.registering.plugin_errors import describe_failure
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
@@ -85,6 +90,29 @@ class BuilderDriver(Driver):
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.model(*inputs),)
 
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        ways = super().ways(inputs)
+        return {**ways, " with masks": self._masked} if self.masks else ways
+
+    def traced_ways(self, inputs: Tensors) -> Sequence[Way]:
+        return list(self.ways(inputs).values())[-1:]
+
+    def _masked(self, *inputs: torch.Tensor) -> Tensors:
+        by_name = dict(zip(self.arguments, inputs, strict=True))
+        masks = {mask: hiding_one(by_name[name]) for name, mask in self.masks.items()}
+        output: torch.Tensor = self.model(*inputs, **masks)
+        return (without_hidden(output) if self._by_token(output, self.arguments[-1]) else output,)
+
+    def _by_token(self, output: torch.Tensor, name: str) -> bool:
+        """Return whether there is an output for each token of the input of this name, and a mask
+        of these."""
+        return output.dim() == 3 and name == self.arguments[-1] and name in self.masks
+
+    def rows(self, inputs: Tensors) -> None:
+        described: Builder = self.spec.model
+        if described.comparison is None:  # each row of which is compared with all others
+            super().rows(inputs)
+
     def check(self, inputs: Tensors) -> None:
         masks = dict.fromkeys(self.masks.values())
         expect_call(self.model.forward, *inputs, **masks, return_attention=True)
@@ -104,19 +132,27 @@ class BuilderDriver(Driver):
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
 
+    def with_cache(self, *inputs: torch.Tensor) -> Tensors:
+        how = self.spec.model.generation
+        if how is not None and how.from_ids:
+            self._generated(how, *_prompts())
+        return ()
+
+    def _generated(self, how: Generation, *prompts: list[int]) -> list[Generated]:
+        """Return what the model adds to prompts, 3 tokens to each."""
+        start = 1 if how.has_source else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecomputeWarning)
+            return generate(self.model, prompts, max_new_tokens=3, start=start)
+
     def continues(self) -> None:
         how = self.spec.model.generation
         # Where tokens see later ones, a call with all of them gives other scores.
         if how is None or not how.from_ids or how.looks_ahead:
             return
-        one, other = ids(0).tolist()
-        prompts = [one, other[:-2]]  # of different lengths: the shorter one is padded
+        prompts = _prompts()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RecomputeWarning)
-                found = generate(
-                    self.model, prompts, max_new_tokens=3, start=1 if how.has_source else None
-                )
+            found = self._generated(how, *prompts)
         except Exception as error:
             told = describe_failure("zoo.generate", error).message
             raise PromiseError(
@@ -164,14 +200,12 @@ class BuilderDriver(Driver):
         inputs = self.inputs(torch.float64)
         for name, of in self.masks.items():
             number = self.arguments.index(name)
-            # Not an end: no other token of a causal model sees the last, and heads may pool an end.
             changed = list(inputs)
-            changed[number] = with_another(inputs[number], 1)
-            mask = torch.ones(BATCH, inputs[number].shape[1], dtype=torch.bool)
-            mask[:, 1] = False
+            changed[number] = with_another(inputs[number], HIDDEN)
+            mask = hiding_one(inputs[number])
             one, other = (self.model(*i, **{of: mask}) for i in (inputs, changed))
-            if number == len(inputs) - 1 and one.dim() == 3:
-                one, other = (torch.cat([o[:, :1], o[:, 2:]], 1) for o in (one, other))
+            if self._by_token(one, name):
+                one, other = without_hidden(one), without_hidden(other)
             if not close(one, other, SAME):
                 yield f"a token that `{of}` hides changes the output at others"
             mask[:] = False
@@ -190,3 +224,9 @@ class BuilderDriver(Driver):
                 "help: name it after its input, such as `text_mask` for `text`, or state it as the "
                 "`mask` of the input's `Reading` in `called_with`"
             )
+
+
+def _prompts() -> tuple[list[int], list[int]]:
+    """Return two prompts of different lengths: the shorter one is padded."""
+    one, other = ids(0).tolist()
+    return one, other[:-2]

@@ -1,0 +1,62 @@
+"""The promise that a spec means the same in every process: Python gives texts other hashes in each,
+and sets of them another order."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.workers import Workers, received
+from zoo.reading import read_spec
+from zoo.registering.plugin_errors import describe_failure
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+
+
+def with_other_hashes() -> Workers:
+    """Return a process in which texts have other hashes than in this one."""
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    return Workers(__name__, PYTHONHASHSEED=seed)
+
+
+def same_elsewhere(process: Workers, spec: ModelSpec, registry: Registry) -> None:
+    """Raises PromiseError unless the tensors of a spec, and where they start, are the same in
+    another process."""
+    [found] = process.ask(spec, registry)
+    if found is None:
+        return  # read again, it is another spec, which the promise of saving is about
+    for here, there in zip(_starts(spec), found, strict=True):
+        if here != there:
+            raise PromiseError(
+                f"`{here[0]}` starts from {here[1]}, and in another process `{there[0]}` stands "
+                f"there and starts from {there[1]}\n"
+                "help: `hash` of a text and the order of a set differ from process to process; "
+                "`zlib.crc32` and `sorted` do not"
+            )
+
+
+def _starts(spec: ModelSpec) -> list[list[str]]:
+    """Return the names of the tensors, each with where it starts."""
+    tensors = (t for t in spec.layout.placed() if t.name not in spec.ties)
+    return [[t.name, f"{spec.model.init.start_of(t)}"] for t in tensors]
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
+    for line in sys.stdin:
+        text, registry = received(line)
+        answer: Any
+        try:
+            spec = read_spec(text, registry=registry)
+            answer = _starts(spec) if spec.to_toml() == text else None
+        except Exception as error:
+            answer = describe_failure("reading the spec in another process", error).message
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
