@@ -982,7 +982,7 @@ BROKEN: Mapping[str, Broken] = {
             "                scores = scores.to(torch.promote_types(scores.dtype, torch.float32))\n"
             f"            {MASKED}"
         },
-        ("precision",),
+        ("precision", "cache"),
         "a call in torch.bfloat16 with `causal` failed: RuntimeError",
     ),
     "rounds_the_bias": Broken(

@@ -23,7 +23,7 @@ import torch
 import zoo
 from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
-from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
+from zoo.plugin_kit.hosts import MIXING_KIND, SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
@@ -341,7 +341,9 @@ def other_values(walked: Walked, value: Any, registry: Registry) -> list[Any]:
     mark = fields_of(walked.cls)[walked.name]
     if isinstance(mark, Slot):
         present = value.kind if isinstance(value, Component) else None
-        kinds = [kind for kind in registry.plugins[mark.slot] if kind != present]
+        # Of those that only the check of plugins has, the positions cannot be built.
+        not_built = MIXING_KIND if mark.slot == "position" else None
+        kinds = [kind for kind in registry.plugins[mark.slot] if kind not in (present, not_built)]
         return [own_values(mark.slot, kind, registry) for kind in kinds]
     found: list[Any] = []
     for leaf in _leaves(walked.cls.model_fields[walked.name].annotation):

@@ -428,7 +428,7 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
     "a key that is written twice": (
         '{"tokens": ["a"], "tags": ["O"], "tags": ["B-PER"]}\n',
         NER,
-        "bad.jsonl:1:1: error: no JSON: the key 'tags' is written twice",
+        "bad.jsonl:1:1: error: no JSON: the key `tags` is written twice",
     ),
     "a number that is none": (
         '{"tokens": [NaN], "tags": ["O"]}\n',

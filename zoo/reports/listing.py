@@ -75,7 +75,7 @@ def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
     """Return the rows that match the pattern, by group; components with their entries. Raises
     `TypeError` for a pattern that is no text."""
     if not isinstance(pattern, str | None):
-        raise TypeError(f"`pattern` is a text such as `gpt2*`, not {type(pattern).__name__}")
+        raise TypeError(f"`pattern` is a text such as `mlp*`, not {type(pattern).__name__}")
     is_like = re.compile(fnmatch.translate(pattern or "*")).match
     models = [_row(entry) for name, entry in registry.models.items() if is_like(name)]
     models += [

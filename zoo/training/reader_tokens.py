@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from zoo.atomic import write_text
 from zoo.model_files import TOKENIZER
 from zoo.running.text import types_of
-from zoo.running.tokenizer_file import encoded
+from zoo.running.tokenizer_file import encode, encoded
 from zoo.training.sides import Reader
 
 
@@ -106,7 +106,7 @@ class ReaderTokens:
 
     def added(self, *, pairs: bool) -> tuple[int, ...]:
         """The special tokens that the tokenizer adds to a text or a pair of texts."""
-        empty = self.tokenizer.encode("", "" if pairs else None)
+        empty = encode(self.tokenizer, "", "" if pairs else None)
         found = zip(empty.ids, empty.special_tokens_mask, strict=True)
         return tuple(id_ for id_, is_special in found if is_special)
 

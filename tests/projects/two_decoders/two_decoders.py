@@ -40,8 +40,10 @@ class TwoDecoders(Builder):
     @property
     def generation(self) -> Generation:
         both = self.left, self.right
+        ends = [one.position.longest for one in both if one.position.longest is not None]
         return Generation(
             self.vocab,
+            longest=min(ends) if ends else None,
             not_incremental=tuple(part for one in both for part in one.not_incremental),
             looks_ahead=tuple(part for one in both for part in one.looks_ahead),
             changes=lambda before, after: any(one.changes(before, after) for one in both),
