@@ -46,13 +46,13 @@ class Mamba(Recurrent):
     """The norm of the latent of the steps, of B and of C, each by itself (Jamba, Lieber et al.
     2024, arXiv:2403.19887)."""
 
+    def _norms(self) -> dict[str, Norm]:
+        of_states = of_width(self.latent_norm, self.state_size)
+        return {"step_norm": self.latent_norm, "b_norm": of_states, "c_norm": of_states}
+
     def layout(self) -> Layout:
         inner, states = self.d_inner, self.state_size
-        norms = {
-            "step_norm": self.latent_norm.layout(),
-            "b_norm": of_width(self.latent_norm, states).layout(),
-            "c_norm": of_width(self.latent_norm, states).layout(),
-        }
+        norms = {name: norm.layout() for name, norm in self._norms().items()}
         return Layout(
             {
                 "gate_proj": linear(self.d_model, inner, bias=self.bias),
@@ -83,7 +83,5 @@ class Mamba(Recurrent):
             kernel_size=self.kernel_size,
             conv_bias=self.conv_bias,
             bias=self.bias,
-            step_norm=self.latent_norm.build(),
-            b_norm=of_width(self.latent_norm, self.state_size).build(),
-            c_norm=of_width(self.latent_norm, self.state_size).build(),
+            **{name: norm.build() for name, norm in self._norms().items()},
         )

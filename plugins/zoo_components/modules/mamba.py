@@ -98,15 +98,16 @@ def scan(
     Returns:
         What the tokens read, (..., length, channels), and h after the last one.
     """
+    values = step * v
     if in_graph():
-        return _scan_in_graph(step, v, b, c, rate, state)
+        return _scan_in_graph(step, values, b, c, rate, state)
     if state is None:
         state = step.new_zeros(*step.shape[:-2], *rate.shape)
     read = [v[..., :0, :]]
     for start in range(0, step.shape[-2], CHUNK):
         of_chunk = (..., slice(start, start + CHUNK), slice(None))
         decay = torch.exp(-step[of_chunk][..., None] * rate)
-        added = (step * v)[of_chunk][..., None] * b[of_chunk][..., None, :]
+        added = values[of_chunk][..., None] * b[of_chunk][..., None, :]
         states = []
         for kept, new in zip(decay.unbind(-3), added.unbind(-3), strict=True):
             state = torch.addcmul(new, kept, state)
@@ -117,15 +118,15 @@ def scan(
 
 def _scan_in_graph(
     step: torch.Tensor,
-    v: torch.Tensor,
+    values: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor,
     rate: torch.Tensor,
     state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `scan`, for any number of tokens: all pairs of tokens are computed, for each of the states
-    of a channel."""
-    values, decay = (step * v).mT[..., None], -step.mT
+    """As `scan`, of `values` = step * v and for any number of tokens: all pairs of tokens are
+    computed, for each of the states of a channel."""
+    values, decay = values.mT[..., None], -step.mT
     read, after = torch.zeros_like(values), []
     for n in range(rate.shape[-1]):
         before = None if state is None else state[..., n, None, None]
