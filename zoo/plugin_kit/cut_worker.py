@@ -6,7 +6,6 @@ Reads tasks as JSON lines from stdin and writes one JSON line for each: null, or
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -24,7 +23,7 @@ from zoo.layout import Cut
 from zoo.plugin_kit.driver import SAME, Driver, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.report import PromiseError
-from zoo.plugin_kit.workers import received
+from zoo.plugin_kit.workers import serve
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
@@ -44,14 +43,11 @@ def main() -> None:
         world_size=n_processes,
         timeout=TIMEOUT,
     )
-    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
     mesh = init_device_mesh("cpu", (n_processes,), mesh_dim_names=("tp",))
-    for line in sys.stdin:
-        answers.write(json.dumps(_wrong(*received(line), mesh)) + "\n")
-        answers.flush()
+    serve(partial(_wrong, mesh))
 
 
-def _wrong(text: str, registry: Registry, mesh: DeviceMesh) -> str | None:
+def _wrong(mesh: DeviceMesh, text: str, registry: Registry) -> str | None:
     try:
         _compare(read_spec(text, registry=registry), registry, mesh)
     except PromiseError as error:

@@ -3,13 +3,11 @@ and sets of them another order."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 from zoo.plugin_kit.report import PromiseError
-from zoo.plugin_kit.workers import Workers, received
+from zoo.plugin_kit.workers import Workers, serve
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
@@ -44,19 +42,13 @@ def _starts(spec: ModelSpec) -> list[list[str]]:
     return [[t.name, f"{spec.model.init.start_of(t)}"] for t in tensors]
 
 
-def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
-    for line in sys.stdin:
-        text, registry = received(line)
-        answer: Any
-        try:
-            spec = read_spec(text, registry=registry)
-            answer = _starts(spec) if spec.to_toml() == text else None
-        except Exception as error:
-            answer = describe_failure("reading the spec in another process", error).message
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+def _answer(text: str, registry: Registry) -> Any:
+    try:
+        spec = read_spec(text, registry=registry)
+        return _starts(spec) if spec.to_toml() == text else None
+    except Exception as error:
+        return describe_failure("reading the spec in another process", error).message
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answer)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -19,7 +20,7 @@ from zoo.spec import ModelSpec
 
 class Workers:
     """Processes that run a module of the kit, started at the first spec. They read each spec as a
-    line of JSON (`received`) and answer with another: a string says why the spec failed.
+    line of JSON and answer with another (`serve`): a string says why the spec failed.
 
     Args:
         module: what they run. Its arguments are the number of the processes, its own number, and
@@ -88,13 +89,21 @@ class Workers:
             self._folder.cleanup()
 
 
-def received(line: str) -> tuple[str, Registry]:
+def _received(line: str) -> tuple[str, Registry]:
     """Return the TOML of a spec that a worker is sent, and the registry that has its plugins."""
     task: dict[str, Any] = json.loads(line)
     registry = Registry()
     for slot, kind, target, folder in task["plugins"]:
         registry.entries(slot)[kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
     return task["spec"], registry
+
+
+def serve(answer: Callable[[str, Registry], Any]) -> None:
+    """Answer each spec that this process is sent, with its registry."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(*_received(line))) + "\n")
+        answers.flush()
 
 
 def _answer(process: subprocess.Popen[str]) -> Any:
