@@ -104,11 +104,7 @@ def load(
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
-    patterns = [only] if isinstance(only, str) else only
-    if patterns is not None and not (
-        isinstance(patterns, Sequence) and all(isinstance(one, str) for one in patterns)
-    ):
-        raise InputError(f"`only` is a pattern or a list of them, not {only!r:.80}")
+    patterns = _patterns(only)
     if mesh is not None:
         from zoo.sharding.together import first_of_each_store
 
@@ -132,16 +128,9 @@ def load(
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
                 model = build_on_meta(spec, dtype or _dtype_of(header))
                 hashed = verify and not as_a_whole
-                if mesh is None:
-                    reader = TensorReader(
-                        weights, spec, device, dtype, verify=hashed, mapped=mapped
-                    )
-                    tensors = reader.read_all(names)
-                    tensors |= reader.initial(header.records.keys() - names)
-                else:
-                    from zoo.sharding.reading import load_shares
-
-                    tensors = load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
+                tensors = _read_tensors(
+                    model, weights, names, mesh, device, dtype, hashed=hashed, mapped=mapped
+                )
         place(model, tensors, device=device)
     if others := replaced_code(spec, header.plugins):
         message = f"{found.path}: {made_with_others(others)}, which may compute something else"
@@ -149,6 +138,37 @@ def load(
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = _origin(header, names, patterns)
     return model
+
+
+def _patterns(only: str | Sequence[str] | None) -> Sequence[str] | None:
+    """Return the patterns of names that were asked for. Raises `InputError` if they are none."""
+    patterns = [only] if isinstance(only, str) else only
+    if patterns is None or (
+        isinstance(patterns, Sequence) and all(isinstance(one, str) for one in patterns)
+    ):
+        return patterns
+    raise InputError(f"`only` is a pattern or a list of them, not {only!r:.80}")
+
+
+def _read_tensors(
+    model: Transformer,
+    weights: Weights,
+    names: set[str],
+    mesh: DeviceMesh | None,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    hashed: bool,
+    mapped: bool,
+) -> Mapping[str, torch.Tensor]:
+    """Return the tensors of a meta-built model, or of this process's share of it: those of these
+    names from the weights, the others with their initial values."""
+    if mesh is not None:
+        from zoo.sharding.reading import load_shares
+
+        return load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
+    reader = TensorReader(weights, model.spec, device, dtype, verify=hashed, mapped=mapped)
+    return reader.read_all(names) | reader.initial(weights.header.records.keys() - names)
 
 
 def _origin(
