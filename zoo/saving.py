@@ -109,6 +109,20 @@ def _provenance(model: Transformer) -> dict[str, Any]:
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     """Return the tensors of a model as they are stored: contiguous, on the CPU."""
+    _refuse_without_floats(model)
+    _refuse_differing(model)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in stored(model).items():
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
+            raise WeightsError(
+                f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
+            )
+        tensors[name] = tensor.detach().cpu().contiguous()
+    return tensors
+
+
+def _refuse_without_floats(model: Transformer) -> None:
+    """Raise `WeightsError` for tensors without values, or whose values are quantized."""
     spec = model.spec
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
@@ -120,12 +134,17 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
         if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
             message = f"`{name}` is a {type(value).__name__}; only plain tensors are stored"
             raise WeightsError(Problem(message, help="save the model before it is quantized"))
+
+
+def _refuse_differing(model: Transformer) -> None:
+    """Raise `WeightsError` for tensors or layers that are not those of the spec."""
+    spec = model.spec
     if differences := differences_from_spec(model):
         shown = "\n  ".join(differences[:8])
         raise WeightsError(
             Problem(
                 f"the tensors of {spec.name} are not those of its spec\n  {shown}",
-                help="a change of the architecture belongs into the spec; an adapter is merged "
+                help="a change of the architecture belongs in the spec; an adapter is merged "
                 "into the weights first, and a parametrization removed",
             )
         )
@@ -138,14 +157,6 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
                 "it, and give it these weights by `load_state_dict`",
             )
         )
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in stored(model).items():
-        if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
-            raise WeightsError(
-                f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
-            )
-        tensors[name] = tensor.detach().cpu().contiguous()
-    return tensors
 
 
 def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
