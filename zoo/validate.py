@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
+from zoo.missing_keys import MissingKeys
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
@@ -50,7 +51,7 @@ class _Validation:
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
         self.enclosing: list[Node] = []
-        self.missing: dict[_Missing, list[KeyPath]] = {}
+        self.missing = MissingKeys()
         self.not_given: list[Problem] = []
         self.root = resolved.root
         self.idle: dict[tuple[Node, str], str] = {}
@@ -142,18 +143,11 @@ class _Validation:
         else:
             self.findings.add(Problem(value_message(details), self.place_of(node)))
 
-    def add_missing(
-        self, name: str, node: Node, needed_by: KeyPath, *, shared: bool = False, also: str = ""
-    ) -> None:
-        """Record a key that is missing in a component. It is told once for all components that need
-        the same line; `also` continues the help text."""
-        missing = _Missing(name, self.place_of(node), _home(node, shared=shared), also)
-        self.missing.setdefault(missing, []).append(needed_by)
-
     def add_missing_dimension(self, node: Node, name: str, otherwise: str) -> None:
         """Record the key that an optional dimension comes from, which is not stated."""
         key, source = self.source_of(name)
-        self.add_missing(key, source, node.path, also=f", or {otherwise}" if otherwise else "")
+        also = f", or {otherwise}" if otherwise else ""
+        self.missing.add(key, source, self.place_of(source), node.path, also=also)
 
     def source_of(self, name: str) -> tuple[str, Node]:
         """Return the field that a dimension of the component that is being made comes from, and the
@@ -201,7 +195,8 @@ class _Validation:
             shared = fields_of(node.cls)[name] is SHARED
             if not shared and self.findings.tells_of(self.place_of(node)):
                 return  # its kind is unknown, and the class that needs the key is a guess
-            self.add_missing(name, node, (*node.path, name), shared=shared)
+            path = (*node.path, name)
+            self.missing.add(name, node, self.place_of(node), path, shared=shared)
         elif same[0]["type"] == "assertion_error":
             self.add_assertion(node, same[0].get("ctx", {})["error"])
         else:
@@ -216,25 +211,9 @@ class _Validation:
             self.findings.add_once(Problem(message, place, help_))
 
     def finish(self) -> None:
-        """Report the missing keys with the components that need them, those of the same components
-        together. If nothing else explains the failure, also report the first dimension that is
-        missing; the others follow from it."""
-        together: dict[tuple[_Missing, tuple[KeyPath, ...]], list[_Missing]] = {}
-        for missing, paths in self.missing.items():
-            of = tuple(path[:-1] if path[-1:] == (missing.name,) else path for path in paths)
-            together.setdefault((missing._replace(name=""), of), []).append(missing)
-        for (_, of), keys in together.items():
-            first, names = keys[0], [missing.name for missing in keys]
-            needed = self.missing[first] if len(keys) == 1 else of
-            few = " and ".join(f"`{dotted(path)}`" for path in needed[:2])
-            more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
-            verb = "needs" if len(needed) == 1 else "need"
-            what, them = f"the key `{names[0]}` is missing", "it"
-            if len(names) > 1:
-                *others, last = (f"`{name}`" for name in names)
-                what, them = f"the keys {', '.join(others)} and {last} are missing", "them"
-            message = f"{what}: {few}{more} {verb} {them}"
-            self.findings.add(Problem(message, first.place, first.home.hint(names) + first.also))
+        """Report the missing keys. If nothing else explains the failure, also report the first
+        dimension that is missing; the others follow from it."""
+        self.findings.add(*self.missing.problems())
         if not self.findings and self.not_given:
             self.findings.add_error(PluginError(self.not_given[0]))
 
@@ -349,50 +328,6 @@ def _validated(cls: type[Component], values: Mapping[str, Any], context: _Valida
 def _fixed(value: Any) -> Any:
     """Return a value in the immutable form that descriptions hold: an array becomes a tuple."""
     return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
-
-
-class _Home(NamedTuple):
-    """Where a missing key is written: `where` follows the line; or in a new table of this `kind`,
-    at `key`, or for an item of an array in place of the kind's name."""
-
-    where: str = ""
-    kind: str | None = None
-    key: str | None = None
-
-    def hint(self, names: Sequence[str]) -> str:
-        """The help text for keys that are missing there."""
-        lines = [f"{name} = ..." for name in names]
-        if self.kind is None:
-            return f"add {' and '.join(f'`{line}`' for line in lines)}{self.where}"
-        table = f'{{ kind = "{self.kind}", {", ".join(lines)} }}'
-        if self.key is None:
-            return f'write `{table}` in place of `"{self.kind}"`'
-        return f"write `{self.key} = {table}`"
-
-
-class _Missing(NamedTuple):
-    """A missing key: its name, the place that requests the component, where to write it, and what
-    continues the help text."""
-
-    name: str
-    place: Place
-    home: _Home
-    also: str
-
-
-def _home(node: Node, *, shared: bool) -> _Home:
-    """Return where to write a missing key: beside the `kind`, which may stand in a table around
-    many components. A kind stated as a word, as in `ffn = "moe"`, has no table to which a key could
-    be added."""
-    kind = node.kind
-    if shared or not node.path:
-        return _Home()
-    if kind is None or not kind.stated:
-        return _Home(f" in `[{dotted(node.path)}]`")
-    at = kind.path[-1]
-    if at == "kind":
-        return _Home(" beside this `kind`")
-    return _Home(kind=str(kind.value), key=at if isinstance(at, str) else None)
 
 
 def _named(node: Node) -> str:
