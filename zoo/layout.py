@@ -131,6 +131,11 @@ class _Counted(ABC):
     def _total(self, count: Callable[[Tensor], int]) -> int:
         """The sum of the counts of all tensors."""
 
+    @abstractmethod
+    def _kept(self, own: Callable[[Layout], int]) -> int:
+        """The sum of what generation keeps in all layouts, of which `own` says what each itself
+        does."""
+
     @property
     @abstractmethod
     def n_computed(self) -> int:
@@ -160,6 +165,21 @@ class _Counted(ABC):
     def n_tensors(self) -> int:
         """Stored tensors."""
         return self._total(lambda _: 1)
+
+    @cached_property
+    def cache_per_token(self) -> int:
+        """Elements that a key-value cache keeps for each token of the sequence itself."""
+        return self._kept(lambda layout: layout.cache)
+
+    @cached_property
+    def cache_per_memory_token(self) -> int:
+        """Elements that a key-value cache keeps for each token of the attended memory."""
+        return self._kept(lambda layout: layout.memory_cache)
+
+    @cached_property
+    def state_per_sequence(self) -> int:
+        """Elements of the states of fixed size that a cache keeps for each sequence."""
+        return self._kept(lambda layout: layout.state)
 
 
 @dataclass(frozen=True)
@@ -203,30 +223,12 @@ class Layout(_Counted):
                 )
 
     @cached_property
-    def cache_per_token(self) -> int:
-        """Elements that a key-value cache keeps for each token of the sequence itself."""
-        inside = sum(part.cache_per_token for part in self._containers())
-        return self.cache + inside if self.generates else 0
-
-    @cached_property
     def cache_per_recent_token(self) -> Mapping[int, int]:
         """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
         found = Counter({self.cache_window: self.cache} if self.cache_window else {})
         for part in self._containers():
             found.update(part.cache_per_recent_token)
         return +found if self.generates else {}
-
-    @cached_property
-    def cache_per_memory_token(self) -> int:
-        """Elements that a key-value cache keeps for each token of the attended memory."""
-        inside = sum(part.cache_per_memory_token for part in self._containers())
-        return self.memory_cache + inside if self.generates else 0
-
-    @cached_property
-    def state_per_sequence(self) -> int:
-        """Elements of the states of fixed size that a cache keeps for each sequence."""
-        inside = sum(part.state_per_sequence for part in self._containers())
-        return self.state + inside if self.generates else 0
 
     @cached_property
     def n_computed(self) -> int:
@@ -241,6 +243,10 @@ class Layout(_Counted):
             count(part) if isinstance(part, Tensor) else part._total(count)
             for part in self.parts.values()
         )
+
+    def _kept(self, own: Callable[[Layout], int]) -> int:
+        inside = sum(part._kept(own) for part in self._containers())
+        return own(self) + inside if self.generates else 0
 
     def find(self, name: str) -> Tensor:
         """The tensor with this name. Raises `KeyError` if there is none."""
@@ -326,11 +332,6 @@ class LayerList(_Counted):
         return Counter(self.order)
 
     @cached_property
-    def cache_per_token(self) -> int:
-        """Elements that a key-value cache keeps for each token of the sequence itself."""
-        return sum(self.runs(at) * layer.cache_per_token for at, layer in self.groups)
-
-    @cached_property
     def cache_per_recent_token(self) -> Mapping[int, int]:
         """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
         found: Counter[int] = Counter()
@@ -340,22 +341,15 @@ class LayerList(_Counted):
         return found
 
     @cached_property
-    def cache_per_memory_token(self) -> int:
-        """Elements that a key-value cache keeps for each token of the attended memory."""
-        return sum(self.runs(at) * layer.cache_per_memory_token for at, layer in self.groups)
-
-    @cached_property
-    def state_per_sequence(self) -> int:
-        """Elements of the states of fixed size that a cache keeps for each sequence."""
-        return sum(self.runs(at) * layer.state_per_sequence for at, layer in self.groups)
-
-    @cached_property
     def n_computed(self) -> int:
         """Elements of tables that are computed and not stored."""
         return sum(len(at) * layer.n_computed for at, layer in self.groups)
 
     def _total(self, count: Callable[[Tensor], int]) -> int:
         return sum(len(at) * layer._total(count) for at, layer in self.groups)
+
+    def _kept(self, own: Callable[[Layout], int]) -> int:
+        return sum(self.runs(at) * layer._kept(own) for at, layer in self.groups)
 
     def find(self, name: str) -> Tensor:
         """The tensor with this name, which starts with a layer's number. Raises `KeyError`."""
