@@ -8,10 +8,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
-from zoo.component import Component, fields_of
+from zoo.component import Component
 from zoo.layout import Tensor
 from zoo.showing.alike import MOST_LAYERS, folded, in_one
-from zoo.showing.children import distinctive_values
+from zoo.showing.children import children, distinctive_values
 from zoo.showing.data import Part, Summary
 from zoo.showing.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
@@ -275,14 +275,10 @@ def _attentions(
     """Yield every attention inside, with its path, which has layer numbers for layer rules."""
     if isinstance(component, Attention) and not component.absent:
         yield path, component
-    for name in fields_of(type(component)):
-        value = getattr(component, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Component):
-                at = getattr(part, "at", None)
-                yield from _attentions(
-                    part, (*path, name if at is None else f"{name} {ranges(at)}")
-                )
+    for child in children(component):
+        at = getattr(child.component, "at", None)
+        name = child.name if at is None else f"{child.name} {ranges(at)}"
+        yield from _attentions(child.component, (*path, name))
 
 
 def backends_text(data: Sequence[Mapping[str, Any]]) -> str:
