@@ -1,7 +1,8 @@
 """Rotary positions and the ways to stretch them to longer sequences: the `position` slot."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -65,7 +66,10 @@ class Rotary(Position):
     def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import RotaryPositions
 
-        return RotaryPositions(
+        return self._module(RotaryPositions)
+
+    def _module(self, cls: Callable[..., "PositionScheme"]) -> "PositionScheme":
+        return cls(
             width=self.rotated_width,
             interleaved=self.pairs == "interleaved",
             clockwise=self.direction == "clockwise",
@@ -116,14 +120,7 @@ class GridRotary(Rotary):
     def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import GridRotaryPositions
 
-        return GridRotaryPositions(
-            grid=stated(self.grid),
-            width=self.rotated_width,
-            interleaved=self.pairs == "interleaved",
-            clockwise=self.direction == "clockwise",
-            frequencies=self.frequencies(),
-            magnitude=self.magnitude,
-        )
+        return self._module(partial(GridRotaryPositions, grid=stated(self.grid)))
 
 
 class LinearRotary(Rotary):
@@ -167,15 +164,19 @@ class ProportionalRotary(Rotary):
         )
 
 
-class DynamicRotary(Rotary):
+class Stretched(Rotary):
+    """Rotary positions of a model for longer sequences than those of its original training."""
+
+    factor: PositiveFloat
+    """The factor by which sequences become longer."""
+    original_length: Size
+    """The number of tokens in the longest sequence of the original training."""
+
+
+class DynamicRotary(Stretched):
     """Rotary positions whose base grows with a sequence longer than those of the training ("dynamic
     NTK", compared by Peng et al. 2023, arXiv:2309.00071): for length L past the original length L0,
     base * (factor * L / L0 - factor + 1)**(width / (width - 2))."""
-
-    factor: PositiveFloat
-    """The factor by which sequences may become longer."""
-    original_length: Size
-    """The number of tokens in the longest sequence of the original training."""
 
     @model_validator(mode="after")
     def _check_exponent(self) -> Self:
@@ -202,15 +203,11 @@ class DynamicRotary(Rotary):
         )
 
 
-class YarnRotary(Rotary):
+class YarnRotary(Stretched):
     """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that make many turns
     within the original length keep their frequency, pairs that make less than one are slowed by
     `factor`, those between by a share of it; queries and keys are scaled too."""
 
-    factor: PositiveFloat
-    """The factor by which sequences become longer."""
-    original_length: Size
-    """The number of tokens in the longest sequence of the original training."""
     beta_fast: PositiveFloat = 32.0
     """Pairs with more turns than this in the original length stay as they are."""
     beta_slow: PositiveFloat = 1.0
@@ -255,7 +252,7 @@ class YarnRotary(Rotary):
 Factors = tuple[PositiveFloat, ...]
 
 
-class LongRotary(Rotary):
+class LongRotary(Stretched):
     """Rotary positions by LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a
     factor of its own, which was found by search, with other factors for sequences longer than the
     original length. Queries and keys are scaled too."""
@@ -266,10 +263,7 @@ class LongRotary(Rotary):
         "short_factors": [1.0, 1.5, 2.0, 2.5],
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     }
-    factor: PositiveFloat
-    """The factor by which sequences become longer."""
     original_length: Annotated[Size, Field(ge=2)]
-    """The number of tokens in the longest sequence of the original training."""
     short_factors: Factors
     """The divisor of each pair's frequency in a sequence of at most the original length."""
     long_factors: Factors
@@ -316,15 +310,11 @@ class LongRotary(Rotary):
         )
 
 
-class Llama3Rotary(Rotary):
+class Llama3Rotary(Stretched):
     """Rotary positions scaled as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of
     a short wavelength keep their frequency, those of a long one are slowed by `factor`, those
     between by a share of it."""
 
-    factor: PositiveFloat
-    """The factor by which sequences become longer."""
-    original_length: Size
-    """The number of tokens in the longest sequence of the original training."""
     low_freq_factor: PositiveFloat = 1.0
     """A pair that turns less often than this in the original length is slowed by all of
     `factor`."""
