@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from references.attention import Turn, Weights, linear, one_query
-from references.attention_cases import LENGTH, check_equal, made, randn, some_mask
+from references.attention_cases import LENGTH, SMALL_DECODER, check_equal, made, randn, some_mask
 from torch import Tensor
 
 import zoo
@@ -21,15 +21,7 @@ from zoo_components.modules.forgetting import log_decay
 from zoo_components.norm import NoNorm
 
 WIDTH = 6
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 11,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "none",
     "attention": {"kind": "forgetting", "n_kv_heads": 2},
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references.attention_cases import made, randn, rms
+from references.attention_cases import SMALL_DECODER, chunks_of, made, randn, rms
 from references.recurrences import check_hidden_token, check_recurrence
 
 import zoo
@@ -21,30 +21,17 @@ from zoo_components.modules import gated_delta as module_of
 from zoo_components.norm import NoNorm
 
 WIDTH, KEY, VALUE = 6, 4, 3
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 11,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "none",
     "attention": {"kind": "gated_delta", "n_key_heads": 2, "head_dim": 3, "v_head_dim": 5},
 }
+chunk = chunks_of(module_of)
 
 
 def described(**fields: Any) -> GatedDelta:
     stated = {"n_heads": 4, "n_key_heads": 2, "head_dim": KEY, "v_head_dim": VALUE} | fields
     norm, head_norm = NoNorm(kind="none", width=WIDTH), rms(stated["v_head_dim"])
     return GatedDelta(kind="gated_delta", norm=norm, d_model=WIDTH, head_norm=head_norm, **stated)
-
-
-@pytest.fixture(params=[2, 64])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that are shorter than the sequence, and one that is longer."""
-    monkeypatch.setattr(module_of, "CHUNK", request.param)
 
 
 def recurrent(a: GatedDelta, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention_cases import made, rms
+from references.attention_cases import SMALL_DECODER, chunks_of, made, rms
 from references.recurrences import check_hidden_token, check_recurrence
 
 import zoo
@@ -19,30 +19,17 @@ from zoo_components.modules import decay as module_of
 from zoo_components.norm import NoNorm
 
 WIDTH = 6
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 11,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "none",
     "attention": {"kind": "lightning", "head_dim": 3},
 }
+chunk = chunks_of(module_of)
 
 
 def described(**fields: Any) -> Lightning:
     stated = {"n_heads": 4, "head_dim": 3} | fields
     norm, inner_norm = NoNorm(kind="none", width=WIDTH), rms(stated["n_heads"] * stated["head_dim"])
     return Lightning(kind="lightning", norm=norm, d_model=WIDTH, inner_norm=inner_norm, **stated)
-
-
-@pytest.fixture(params=[2, 64])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that are shorter than the sequence, and one that is longer."""
-    monkeypatch.setattr(module_of, "CHUNK", request.param)
 
 
 def recurrent(a: Lightning, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

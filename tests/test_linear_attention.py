@@ -10,7 +10,9 @@ import torch
 from references import attention as reference
 from references.attention_cases import (
     LENGTH,
+    SMALL_DECODER,
     check_equal,
+    chunks_of,
     described_linear,
     made,
     randn,
@@ -25,28 +27,12 @@ from zoo.reports.flops import flops
 from zoo.showing.show import summary_data, summary_text
 from zoo_components.modules import linear_attention as module_of
 
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 11,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
-    "attention": "linear",
-}
-
+SPEC = SMALL_DECODER | {"attention": "linear"}
+chunk = chunks_of(module_of)
 
 PADDING = torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()[:, None, None]
 PADDING_OF_MEMORY = torch.tensor([[1, 0, 1, 1, 1, 0, 0], [0] * 7]).bool()[:, None, None]
 """With a query, or a row, that sees nothing."""
-
-
-@pytest.fixture(params=[2, 64])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that are shorter than the sequence, and one that is longer."""
-    monkeypatch.setattr(module_of, "CHUNK", request.param)
 
 
 @pytest.mark.usefixtures("chunk")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references.attention_cases import made
+from references.attention_cases import chunks_of, made
 from references.recurrences import check_hidden_token, check_recurrence
 
 import zoo
@@ -29,6 +29,7 @@ SPEC: dict[str, Any] = {
     "attention": {"kind": "mamba", "state_size": 3},
     "ffn": "none",
 }
+chunk = chunks_of(module_of)
 NORM = RmsNorm(kind="rms_norm", width=3, eps=1e-2)
 
 
@@ -36,12 +37,6 @@ def described(**fields: Any) -> Mamba:
     stated = {"d_inner": 5, "state_size": 4, "step_rank": 3} | fields
     norm = NoNorm(kind="none", width=WIDTH)
     return Mamba(kind="mamba", norm=norm, d_model=WIDTH, **stated)
-
-
-@pytest.fixture(params=[2, 64])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that are shorter than the sequence, and one that is longer."""
-    monkeypatch.setattr(module_of, "CHUNK", request.param)
 
 
 def recurrent(a: Mamba, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

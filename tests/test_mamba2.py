@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references.attention_cases import made
+from references.attention_cases import SMALL_DECODER, chunks_of, made
 from references.recurrences import check_hidden_token, check_recurrence
 
 import zoo
@@ -20,30 +20,17 @@ from zoo_components.modules import decay as module_of
 from zoo_components.norm import NoNorm
 
 WIDTH = 6
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 11,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "none",
     "attention": {"kind": "mamba2", "n_groups": 2, "state_size": 3},
 }
+chunk = chunks_of(module_of)
 
 
 def described(**fields: Any) -> Mamba2:
     stated = {"n_heads": 4, "head_dim": 3, "n_groups": 2, "state_size": 5} | fields
     norm = NoNorm(kind="none", width=WIDTH)
     return Mamba2(kind="mamba2", norm=norm, d_model=WIDTH, eps=1e-3, **stated)
-
-
-@pytest.fixture(params=[2, 64])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that are shorter than the sequence, and one that is longer."""
-    monkeypatch.setattr(module_of, "CHUNK", request.param)
 
 
 def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,26 @@ from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
 
 LENGTH = 5
 HEAD = 4
+SMALL_DECODER: dict[str, Any] = {
+    "format": 1,
+    "name": "small",
+    "builder": "decoder",
+    "vocab": 11,
+    "n_layers": 3,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 8,
+}
+
+
+def chunks_of(module: ModuleType) -> Any:
+    """Return a fixture by which chunks are shorter than the sequence, and one is longer."""
+
+    @pytest.fixture(params=[2, 64], name="chunk")
+    def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CHUNK", request.param)
+
+    return chunk
 
 
 def rms(width: int = HEAD) -> RmsNorm:
