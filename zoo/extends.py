@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from zoo.document import Document, from_weights, read_document
@@ -40,8 +41,9 @@ def _with_parents(
     if parent is None:
         return table
     chain = (*chain, document)
-    found = _find_parent(parent, document, registry, findings)
-    if found is None:
+    found = _find_parent(parent, document, registry)
+    if isinstance(found, Problem):
+        findings.add_once(found)
         raise findings.error()
     if isinstance(found, Document):
         return merge(_with_parents(found, registry, findings, chain), table)
@@ -58,7 +60,7 @@ def _with_parents(
     raise findings.error()
 
 
-def _saved(name: str, folder: Path, named: Place) -> Document | None:
+def _saved(name: str, folder: Path, named: Callable[[], Place]) -> Document | None:
     """Return the spec of the saved model of this name in a folder, which is a full form and extends
     nothing; None if there is none.
 
@@ -76,17 +78,18 @@ def _saved(name: str, folder: Path, named: Place) -> Document | None:
         try:
             return from_weights(read_header(weights).spec, str(weights))
         except WeightsError as error:
-            told = (("named here", named),)
+            told = (("named here", named()),)
             raise SpecError([one._replace(related=told) for one in error.problems]) from None
     return None
 
 
 def _find_parent(
-    parent: Leaf | Table, document: Document, registry: Registry, findings: Findings
-) -> tuple[Path, Callable[[], Place]] | Document | None:
-    """Return the file of a parent and the place that names it, or the spec of a saved model; None,
-    with a finding, if invalid."""
+    parent: Leaf | Table, document: Document, registry: Registry
+) -> tuple[Path, Callable[[], Place]] | Document | Problem:
+    """Return the file of a parent and the place that names it, or the spec of a saved model; or why
+    there is none."""
     name = parent.value if isinstance(parent, Leaf) else None
+    here = partial(parent.place, value=True)  # places are not looked for without a mistake
     near = "beside this one" if Path(document.name).is_file() else "in the working directory"
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
@@ -94,34 +97,33 @@ def _find_parent(
         if isinstance(name, str) and name.strip(".") and not {"/", "\\"} & {*name}:
             message = f"`extends` cannot name {quoted(name)}: the name of a spec has {NAME_RULE}"
             hint = "rename the file"
-        findings.add_once(Problem(message, parent.place(value=True), hint))
-        return None
+        return Problem(message, here(), hint)
     # Text and data that come from no file extend specs in the working directory. A spec that was
     # saved with weights extends no file, wherever it is loaded.
     folder = None if document.stored else Path(document.name).parent
     if folder is not None and (path := folder / f"{name}.toml").is_file():
         if path.is_symlink():  # could point to any file, whose lines error messages would show
             message = f"{quoted(path.name)} is a link, which `extends` does not follow"
-            findings.add(Problem(message, parent.place(value=True)))
-            return None
-        return path, lambda: parent.place(value=True)
+            return Problem(message, here())
+        return path, here
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place
-    if folder is not None and (saved := _saved(name, folder, parent.place(value=True))):
+    if folder is not None and (saved := _saved(name, folder, here)):
         return saved
-    others = folder.glob("*.toml") if folder is not None else ()
-    beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     where = "in the registry" if folder is None else f"{near} or in the registry"
     message = f"there is no spec {quoted(name)} {where}"
+    return Problem(message, here(), _instead(name, folder, registry))
+
+
+def _instead(name: str, folder: Path | None, registry: Registry) -> str:
+    """Return a help text for a name that neither a spec in the folder nor one of the registry
+    has."""
     if registry.catalog.file(name) is not None:
-        hint = (
+        return (
             f"it is a published model: `zoo show {typed(name)} --resolved > "
             f"{typed(f'{name}.toml')}` writes its spec, once it is in the store"
         )
-        findings.add(Problem(message, parent.place(value=True), hint))
-        return None
-    known = [*beside, *registry.models]
+    others = folder.glob("*.toml") if folder is not None else ()
+    beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     otherwise = "`zoo list models` lists those of the registry"
-    hint = did_you_mean(name.removesuffix(".toml"), known, otherwise)
-    findings.add(Problem(message, parent.place(value=True), hint))
-    return None
+    return did_you_mean(name.removesuffix(".toml"), [*beside, *registry.models], otherwise)
