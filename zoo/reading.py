@@ -47,19 +47,8 @@ def read_spec(
 
 def spec_of(document: Document, registry: Registry) -> ModelSpec:
     """Return the spec of a document, within the registry's budget. Raises as `read_spec`."""
-    if is_recipe(document):
-        message = "this is a recipe for training, not the spec of a model"
-        hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
-        raise SpecError(Problem(message, Place(document.name), hint))
-    if is_registry(document):
-        message = "this is a registry, not the spec of a model"
-        hint = "`zoo list` lists what the registries register, and tells what is wrong with them"
-        raise SpecError(Problem(message, Place(document.name), hint))
-    if is_manifest(document):
-        name = Path(document.name).stem
-        message = "this is the file of a published model, not a spec"
-        hint = f"in the folder that a registry's `catalog` names, `{name}` is its name: "
-        raise SpecError(Problem(message, Place(document.name), f"{hint}`zoo pull {name}`"))
+    if (problem := _other_kind(document)) is not None:
+        raise SpecError(problem)
     spec = validate(resolve(document, registry))
     with plugin_code(f"the layout of {spec.name}"):
         registry.budget.check(
@@ -68,6 +57,24 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
             place=Place(document.name),
         )
     return spec
+
+
+def _other_kind(document: Document) -> Problem | None:
+    """Return the problem that a document is of another kind, by its content; None for a spec."""
+    if is_recipe(document):
+        message = "this is a recipe for training, not the spec of a model"
+        hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
+    elif is_registry(document):
+        message = "this is a registry, not the spec of a model"
+        hint = "`zoo list` lists what the registries register, and tells what is wrong with them"
+    elif is_manifest(document):
+        name = Path(document.name).stem
+        message = "this is the file of a published model, not a spec"
+        hint = f"in the folder that a registry's `catalog` names, `{name}` is its name: "
+        hint += f"`zoo pull {name}`"
+    else:
+        return None
+    return Problem(message, Place(document.name), hint)
 
 
 def spec_of_weights(header: Header, name: str, registry: Registry) -> ModelSpec:
@@ -122,17 +129,8 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     from zoo.file_hints import neighbours  # here: only a mistake needs it
 
     name, files = str(source), neighbours(Path(source))
-    if isinstance(source, Path):  # a name does not do
-        near = nearest(name, files)
-        hint = None
-        if name in registry.models or registry.catalog.file(name) is not None:
-            file = typed(f"{name}.toml")
-            hint = (
-                "it is the name of a model, not of a file: "
-                f"`zoo show {typed(name)} --resolved > {file}` writes its spec"
-            )
-        hint = f"did you mean `{near}`?" if near else hint
-        return Problem(f"there is no file {quoted(name)}", help=hint)
+    if isinstance(source, Path):
+        return _no_file(name, files, registry)
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
@@ -149,6 +147,20 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
         known += _components("*", registry)
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)
+
+
+def _no_file(name: str, files: list[str], registry: Registry) -> Problem:
+    """Return the error for a path that does not exist, beside these files."""
+    hint = None
+    if near := nearest(name, files):
+        hint = f"did you mean `{near}`?"
+    elif name in registry.models or registry.catalog.file(name) is not None:
+        file = typed(f"{name}.toml")
+        hint = (
+            "it is the name of a model, not of a file: "
+            f"`zoo show {typed(name)} --resolved > {file}` writes its spec"
+        )
+    return Problem(f"there is no file {quoted(name)}", help=hint)
 
 
 def _components(name: str, registry: Registry) -> list[str]:
