@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from zoo.errors import Place, Problem, ZooError
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
+    from zoo.spec import ModelSpec
 
 spec_argument = click.argument("spec", type=model_type)
 
@@ -239,28 +240,35 @@ def show(
             raise click.UsageError(f"{spec} is a component, and {flag} is a view of models")
         _show_component(registry, *component, as_json=as_json)
         return
-    from zoo.showing import show as views
-
     found, _ = read_source(spec, registry)
     if svg is not None:
         from zoo.atomic import write_text
         from zoo.drawing import to_svg
 
         write_text(svg, to_svg(found))
-    if resolved:
-        print_report(as_json, found.to_dict(), lambda _: views.resolved_text(found))
-    elif tensors:
-        print_report(as_json, views.tensors_data(found), views.tensors_text)
-    elif backends:
-        print_report(as_json, views.backends_data(found), views.backends_text)
-    elif flops is not None:
-        from zoo.reports.flops import flops_text
-
-        print_report(as_json, zoo.flops(found, flops), flops_text)
-    elif svg is None or as_json:
-        print_report(as_json, found.summary(), views.summary_text)
+    if svg is None or asked or as_json:
+        data, text = _view(found, asked[0] if asked else "", flops)
+        print_report(as_json, data, text)
     else:
         click.echo(svg)
+
+
+def _view(spec: ModelSpec, flag: str, flops: int | None) -> tuple[Any, Callable[[Any], str]]:
+    """Return what an option shows of a model, as data, and what formats it as text; without an
+    option, the summary."""
+    from zoo.showing import show as views
+
+    if flag == "--resolved":
+        return spec.to_dict(), lambda _: views.resolved_text(spec)
+    if flag == "--tensors":
+        return views.tensors_data(spec), views.tensors_text
+    if flag == "--backends":
+        return views.backends_data(spec), views.backends_text
+    if flops is not None:
+        from zoo.reports.flops import flops_text
+
+        return zoo.flops(spec, flops), flops_text
+    return spec.summary(), views.summary_text
 
 
 def _show_component(registry: Registry, slot: str, kind: str, *, as_json: bool) -> None:
