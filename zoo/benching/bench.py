@@ -95,12 +95,7 @@ def bench(
     device, torch_dtype = usable_device(device), usable_dtype(dtype)
     if device.type == "meta":
         raise InputError("the device `meta` computes nothing that could be measured")
-    registry = load_registry() if registry is None else registry
-    if isinstance(models, str | Path | Mapping | ModelSpec):
-        raise InputError(f"`models` is a list of models, not {quoted(models)}")
-    sides = [Side.of(source, registry) for source in models]
-    if not sides:
-        raise InputError("`models` is empty: there is nothing to measure")
+    sides = _read_models(models, load_registry() if registry is None else registry)
     specs = [side.spec for side in sides]
     plan = _plan(specs, asked, sizes)
     _check_fit(specs, plan, device, torch_dtype)
@@ -155,6 +150,16 @@ def _read_tasks(tasks: str | Sequence[str] | None) -> list[Task] | None:
     if not stated:
         raise InputError("`tasks` is empty: there is nothing to measure")
     return [task for task in get_args(Task) if task in stated]
+
+
+def _read_models(models: Iterable[Comparable], registry: Registry) -> list[Side]:
+    """Return the models, of which there is one at least."""
+    if isinstance(models, str | Path | Mapping | ModelSpec):
+        raise InputError(f"`models` is a list of models, not {quoted(models)}")
+    sides = [Side.of(source, registry) for source in models]
+    if not sides:
+        raise InputError("`models` is empty: there is nothing to measure")
+    return sides
 
 
 def _read_sizes(batch: int, length: int, new_tokens: int, rounds: int) -> Sizes:
