@@ -44,6 +44,25 @@ TINY = {
     "head": {"kind": "linear", "tied": True},
 }
 """A very small model with tied tensors, and with buffers, one of them of integers."""
+TINY_DUAL: dict[str, Any] = {
+    "format": 1,
+    "name": "dual",
+    "builder": "dual_encoder",
+    "text_vocab": 11,
+    "n_layers": 2,
+    "n_heads": 2,
+    "d_ff": 12,
+    "text": {"d_model": 8, "causal": True},
+    "text_head": {"pooling": "end_token", "end_id": 7, "d_out": 6},
+    "image": {
+        "d_model": 12,
+        "final_norm": False,
+        "embedding": {"kind": "normed_patches", "image_size": 6, "patch_size": 2},
+        "position": {"kind": "learned", "max_length": 10},
+    },
+    "image_head": {"norm": "layer_norm", "d_out": 6},
+}
+"""Very small encoders of images and of texts, as in CLIP."""
 
 
 def small(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_specs import TINY_DUAL
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
@@ -57,24 +58,7 @@ CAPTIONS = {key: value for key, value in PAIR.items() if key not in ("source_voc
     "name": "captions",
     "encoder": {"embedding": PATCHES, "position": {"kind": "learned", "max_length": 10}},
 }
-DUAL = {
-    "format": 1,
-    "name": "dual",
-    "builder": "dual_encoder",
-    "text_vocab": V,
-    "n_layers": 2,
-    "n_heads": 2,
-    "d_ff": 12,
-    "text": {"d_model": 8, "causal": True},
-    "text_head": {"pooling": "end_token", "end_id": 7, "d_out": 6},
-    "image": {
-        "d_model": 12,
-        "final_norm": False,
-        "embedding": {"kind": "normed_patches", "image_size": 6, "patch_size": 2},
-        "position": {"kind": "learned", "max_length": 10},
-    },
-    "image_head": {"norm": "layer_norm", "d_out": 6},
-}
+DUAL = TINY_DUAL | {"text_vocab": V}
 EXPERTS = {
     **DECODER,
     "name": "experts",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_specs import TINY_DUAL
 from torch.nn import functional as F
 
 import zoo
@@ -16,24 +17,7 @@ from zoo.purpose import Comparison
 from zoo.running.settings import Settings
 from zoo.running.text import Numbers
 
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "dual",
-    "builder": "dual_encoder",
-    "text_vocab": 11,
-    "n_layers": 2,
-    "n_heads": 2,
-    "d_ff": 12,
-    "text": {"d_model": 8, "causal": True},
-    "text_head": {"pooling": "end_token", "end_id": 7, "d_out": 6},
-    "image": {
-        "d_model": 12,
-        "final_norm": False,
-        "embedding": {"kind": "normed_patches", "image_size": 6, "patch_size": 2},
-        "position": {"kind": "learned", "max_length": 10},
-    },
-    "image_head": {"norm": "layer_norm", "d_out": 6},
-}
+SPEC = TINY_DUAL
 TEXT = torch.tensor([[3, 5, 7, 2], [1, 2, 3, 7], [7, 1, 7, 1]])
 IMAGE = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
