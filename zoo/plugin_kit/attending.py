@@ -11,27 +11,23 @@ import torch
 
 from zoo.cache import Cache
 from zoo.context import LayerContext
-from zoo.plugin_kit.driver import (
+from zoo.plugin_kit.assertions import SAME, close, expect, takes_many
+from zoo.plugin_kit.driver import Driver, Way
+from zoo.plugin_kit.hosts import MEMORY_WIDTH
+from zoo.plugin_kit.inputs import (
     BATCH,
     LENGTH,
     LONG,
     MEMORY_LENGTH,
-    SAME,
-    Driver,
     Tensors,
-    Way,
-    close,
-    expect,
     hiding_one,
     later,
     padded,
-    takes_many,
     turning,
     vectors,
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.hosts import MEMORY_WIDTH
 from zoo.plugin_kit.report import PromiseError
 from zoo.position import Rotation
 from zoo.registering.plugin_errors import describe_failure
@@ -41,8 +37,8 @@ Attended = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 _OWN_POSITIONS = (
-    "help: rows that are padded on the left have positions of their own, and a rotation and bias "
-    "of their own with them"
+    "rows that are padded on the left have positions of their own, and a rotation and bias of "
+    "their own with them"
 )
 
 
@@ -215,9 +211,9 @@ class AttendingDriver(Driver):
             self.attend(inputs, **{name: given})
         except (ValueError, NotImplementedError) as error:
             raise PromiseError(
-                f"a `{name}`, which position schemes give, is refused by {type(error).__name__}\n"
-                f"help: a property `takes_{name}` of the description that returns False makes a "
-                "spec with such a scheme an error, with its place"
+                f"a `{name}`, which position schemes give, is refused by {type(error).__name__}",
+                help=f"a property `takes_{name}` of the description that returns False makes a "
+                "spec with such a scheme an error, with its place",
             ) from None
 
     def _check_rotation(self, inputs: Tensors) -> None:
@@ -241,9 +237,9 @@ class AttendingDriver(Driver):
             two, _ = self.attend(inputs, mask=mask, rotation=turned)
             if close(one[:, at], two[:, at], 1e-6):
                 raise PromiseError(
-                    f"the {what} are not turned by the `rotation` that the position scheme gives\n"
-                    "help: apply it to queries and to keys; or refuse such schemes by a property "
-                    "`takes_rotation` of the description"
+                    f"the {what} are not turned by the `rotation` that the position scheme gives",
+                    help="apply it to queries and to keys; or refuse such schemes by a property "
+                    "`takes_rotation` of the description",
                 )
         head_dim = self.described.head_dim
         if others := sorted(widths - {head_dim}):
@@ -257,9 +253,9 @@ class AttendingDriver(Driver):
         two, _ = self.attend(inputs, bias=self.bias(inputs[0].dtype)[0])
         if close(one, two, 1e-6):
             raise PromiseError(
-                "the `bias` that the position scheme gives changes nothing\n"
-                "help: add it to the scores; or refuse such schemes by a property `takes_bias` of "
-                "the description"
+                "the `bias` that the position scheme gives changes nothing",
+                help="add it to the scores; or refuse such schemes by a property `takes_bias` of "
+                "the description",
             )
 
     def _check_rows(self, inputs: Tensors) -> None:
@@ -289,11 +285,12 @@ class AttendingDriver(Driver):
             together = called(slice(None))
         except Exception as error:
             message = describe_failure(f"a call {told}", error).message
-            raise PromiseError(f"{message}\n{_OWN_POSITIONS}") from None
+            raise PromiseError(message, help=_OWN_POSITIONS) from None
         for row in range(BATCH):
             if not close(together[row : row + 1], called(row), SAME):
                 raise PromiseError(
-                    f"{told} a row has another output than alone, with its own\n{_OWN_POSITIONS}"
+                    f"{told} a row has another output than alone, with its own",
+                    help=_OWN_POSITIONS,
                 )
 
     def leaks(self) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 
 from zoo.errors import SpecError
-from zoo.plugin_kit.driver import SAME, close
+from zoo.plugin_kit.assertions import SAME, close
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
@@ -35,8 +35,8 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
             output = _output_with(spec, path, change, registry)
             if plain is not None and output is not None and close(output, plain, SAME):
                 raise PromiseError(
-                    f"{what} of the branch `{name}` changes nothing\n"
-                    "help: x = out(skip_scale * x + residual_scale * post(f(pre(x))))"
+                    f"{what} of the branch `{name}` changes nothing",
+                    help="x = out(skip_scale * x + residual_scale * post(f(pre(x))))",
                 )
 
 

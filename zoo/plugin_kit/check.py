@@ -147,7 +147,8 @@ class _Subject:
             if isinstance(mark, Slot) and mark.slot == self.slot and mark.inherit:
                 raise PromiseError(
                     f"its field `{name}` takes what is stated for `{self.slot}` around it, and so "
-                    f'the component itself\nhelp: Slot("{self.slot}", inherit=False)'
+                    "the component itself",
+                    help=f'Slot("{self.slot}", inherit=False)',
                 )
         values = self.values
         if values is None:
@@ -157,8 +158,8 @@ class _Subject:
             self.specs[""] = complete(host_data(*about), self.registry)
         except SpecError as error:
             raise PromiseError(
-                f"{error.problems[0].message}\n"
-                "help: state what the check cannot guess in the description's `example`"
+                error.problems[0].message,
+                help="state what the check cannot guess in the description's `example`",
             ) from None
         if self.slot not in ("attention", "block"):
             return None

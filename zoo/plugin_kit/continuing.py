@@ -11,17 +11,15 @@ import torch.nn.functional as F
 from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.fixed_cache import FixedCache
+from zoo.plugin_kit.assertions import SAME, close, takes_many
 from zoo.plugin_kit.attending import AttendingDriver
-from zoo.plugin_kit.driver import (
+from zoo.plugin_kit.inputs import (
     BATCH,
     LENGTH,
     LONG,
     MEMORY_LENGTH,
-    SAME,
     Tensors,
-    close,
     padded,
-    takes_many,
     turning,
     vectors,
 )
@@ -176,8 +174,8 @@ class ContinuingDriver(AttendingDriver):
             real = slice(None) if seen is None else seen[rows, now]
             if not close(found[real], whole[rows, now][real], SAME):
                 raise PromiseError(
-                    f"the output is another {steps.when}, although it is said to be incremental\n"
-                    f"help: {steps.help}"
+                    f"the output is another {steps.when}, although it is said to be incremental",
+                    help=steps.help,
                 )
             _expect_no_more(cache)
             if steps.reordered and len(rows) == BATCH:
@@ -213,7 +211,7 @@ class ContinuingDriver(AttendingDriver):
             except Exception as error:
                 raise _failed(steps, error) from None
             if not close(found, whole[rows, at : at + 1], SAME):
-                raise PromiseError(f"the output is another {steps.when}\nhelp: {steps.help}")
+                raise PromiseError(f"the output is another {steps.when}", help=steps.help)
 
     def _whole(self, inputs: Tensors, seen: torch.Tensor | None, positioned: bool) -> torch.Tensor:
         """The output for all tokens at once."""
@@ -290,16 +288,16 @@ class ContinuingDriver(AttendingDriver):
             over = "" if memory is None else f" and {MEMORY_LENGTH} tokens of a memory"
             tokens = "a token" if room == 1 else f"{room} tokens"
             raise PromiseError(
-                f"of {tokens}{over} the cache keeps {found} numbers, and `layout` says {stated}\n"
-                "help: state Layout(..., cache=) for each token of the sequence itself, "
+                f"of {tokens}{over} the cache keeps {found} numbers, and `layout` says {stated}",
+                help="state Layout(..., cache=) for each token of the sequence itself, "
                 "cache_window= for how many of them it is kept, memory_cache= for each of the "
-                "memory, and state= for what `keep_state` keeps of all tokens together"
+                "memory, and state= for what `keep_state` keeps of all tokens together",
             )
 
 
 def _failed(steps: _Steps, error: Exception) -> PromiseError:
     told = describe_failure(f"a call {steps.when}", error).message
-    return PromiseError(f"{told}\nhelp: {steps.help}")
+    return PromiseError(told, help=steps.help)
 
 
 def _expect_no_more(cache: Cache) -> None:
@@ -312,8 +310,8 @@ def _expect_no_more(cache: Cache) -> None:
         for name in vars(owner).keys() - vars(other).keys():
             raise PromiseError(
                 f"it keeps `{name}` as a new attribute of the `cache`, which is not reordered with "
-                "its rows, as in beam search\n"
-                "help: keep tensors by `cache.extend`, `cache.keep_state` and `cache.of_memory`"
+                "its rows, as in beam search",
+                help="keep tensors by `cache.extend`, `cache.keep_state` and `cache.of_memory`",
             )
 
 

@@ -20,8 +20,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.building import build
 from zoo.layout import Cut
-from zoo.plugin_kit.driver import SAME, Driver, Tensors, close
+from zoo.plugin_kit.assertions import SAME, close
+from zoo.plugin_kit.driver import Driver
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.workers import serve
 from zoo.reading import read_spec
@@ -83,15 +85,16 @@ def _compare(spec: ModelSpec, registry: Registry, mesh: DeviceMesh) -> None:
         if name not in found:
             raise PromiseError(
                 f"there is no {name.removeprefix('the ')} in {mesh.size()} processes, each with "
-                f"its parts\nhelp: {_BETWEEN}"
+                "its parts",
+                help=_BETWEEN,
             )
         # Relative to the largest of all: some gradients, such as that of a bias of keys, are 0. No
         # comparison with NaN is true.
         difference = float((found[name] - tensor).detach().abs().max())
         if not difference <= SAME * largest:
             raise PromiseError(
-                f"{name} is another in {mesh.size()} processes, each with its parts, than in one\n"
-                f"help: {_BETWEEN}"
+                f"{name} is another in {mesh.size()} processes, each with its parts, than in one",
+                help=_BETWEEN,
             )
 
 
@@ -173,7 +176,7 @@ def _check_input(
             "column_wise takes what all processes have, row_wise what a column_wise map has "
             "returned"
         )
-    raise PromiseError(f"`{name}` is cut to make of {_role(cut)}, {why}\nhelp: {help}")
+    raise PromiseError(f"`{name}` is cut to make of {_role(cut)}, {why}", help=help)
 
 
 def _check_output(name: str, cut: Cut, module: nn.Module, _args: Tensors, output: Any) -> None:

@@ -52,6 +52,6 @@ def _check_axis(what: str, tensor: str, found: Tensor, cut: Cut) -> None:
     if cut.units is not None and found.shape[axis] % cut.units:
         raise PromiseError(
             f"{what} spreads {cut.units} units over axis {axis} of `{tensor}`, which has "
-            f"{found.shape[axis]} elements there: not as many for each unit\n"
-            "help: is it the other axis? A weight is (outputs, inputs)"
+            f"{found.shape[axis]} elements there: not as many for each unit",
+            help="is it the other axis? A weight is (outputs, inputs)",
         )

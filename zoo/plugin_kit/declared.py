@@ -62,22 +62,22 @@ def _check_positions(found: Generation) -> None:
         if end is None or end > FewPositions.n_positions:
             raise PromiseError(
                 f"with {FewPositions.n_positions} positions, `{name}` is {end}, so that a longer "
-                "text is not refused\n"
-                f"help: `Generation(..., {name}=)` passes on the `longest` of the stack's positions"
+                "text is not refused",
+                help=f"`Generation(..., {name}=)` passes on the `longest` of the stack's positions",
             )
     if not found.changes(1, 2):
         raise PromiseError(
             "with positions that change with the number of tokens, `changes` says that they do "
-            "not, so that the model generates wrongly\n"
-            "help: `Generation(..., changes=)` passes on that of the stack, `self.stack.changes`"
+            "not, so that the model generates wrongly",
+            help="`Generation(..., changes=)` passes on that of the stack, `self.stack.changes`",
         )
 
 
 def _silent(told: str, name: str, wrong: str) -> PromiseError:
     return PromiseError(
-        f"{told}, `{name}` is empty, so that the model {wrong}\n"
-        f"help: a block's property `{name}`, and a builder's `Generation(..., {name}=)`, collect "
-        "what the parts inside say of themselves"
+        f"{told}, `{name}` is empty, so that the model {wrong}",
+        help=f"a block's property `{name}`, and a builder's `Generation(..., {name}=)`, collect "
+        "what the parts inside say of themselves",
     )
 
 

@@ -13,31 +13,32 @@ from torch import nn
 
 from zoo.building import build
 from zoo.context import LayerContext, SharedKeys
-from zoo.plugin_kit.attending import Attended
-from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
-from zoo.plugin_kit.driver import (
-    BATCH,
-    LENGTH,
-    LONG,
+from zoo.plugin_kit.assertions import (
     SAME,
-    WIDTH,
-    Driver,
-    Tensors,
-    Way,
     close,
     expect,
     expect_branch,
     expect_by_token,
     expect_call,
     expect_no_later,
+)
+from zoo.plugin_kit.attending import Attended
+from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
+from zoo.plugin_kit.driver import Driver, Way
+from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
+from zoo.plugin_kit.hosts import HOSTS, Host
+from zoo.plugin_kit.inputs import (
+    BATCH,
+    LENGTH,
+    LONG,
+    WIDTH,
+    Tensors,
     hiding_one,
     ids,
     vectors,
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
-from zoo.plugin_kit.hosts import HOSTS, Host
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.plugin_kit.whole_models import BuilderDriver
@@ -105,7 +106,8 @@ class AttentionDriver(ContinuingDriver):
         except ValueError:
             raise PromiseError(
                 "no keys and values are put into `keys`, although `offers_keys` says that other "
-                "layers can attend to them\nhelp: call `keys.put` unless `keys` is None"
+                "layers can attend to them",
+                help="call `keys.put` unless `keys` is None",
             ) from None
         for what, one, width in zip(
             ("keys", "values"), found, (form.head_dim, form.v_head_dim), strict=False
@@ -167,12 +169,13 @@ class BlockDriver(ContinuingDriver):
         if any(value is None for value in positions):
             raise PromiseError(
                 "an attention inside is called without positions, which say where its queries are, "
-                "with a cache and beside padding\nhelp: pass on `positions=context.positions`"
+                "with a cache and beside padding",
+                help="pass on `positions=context.positions`",
             )
         if weights and not returned:
             raise PromiseError(
-                "the weights that an attention inside returns get lost\n"
-                'help: return them by name, such as `{"self_attn": weights}`'
+                "the weights that an attention inside returns get lost",
+                help='return them by name, such as `{"self_attn": weights}`',
             )
 
 
@@ -182,8 +185,8 @@ class NormDriver(Driver):
         super().check(inputs)
         if not bool(self(torch.zeros_like(inputs[0]))[0].isfinite().all()):
             raise PromiseError(
-                "a token of zeros gives NaN or infinity\n"
-                "help: what is divided by, or the root is taken of, is kept above 0 by an `eps`"
+                "a token of zeros gives NaN or infinity",
+                help="what is divided by, or the root is taken of, is kept above 0 by an `eps`",
             )
 
     def tokens(self) -> None:
@@ -231,13 +234,13 @@ class FeedForwardDriver(Driver):
             one, other = (network(v, mask=seen)[seen] for v in (x, with_another(x, hidden)))
             if not close(one, other, SAME):
                 raise PromiseError(
-                    "a token that the mask (batch, length) hides changes the output for others\n"
-                    "help: what `takes_mask` leaves out of all sums what the mask hides"
+                    "a token that the mask (batch, length) hides changes the output for others",
+                    help="what `takes_mask` leaves out of all sums what the mask hides",
                 )
             if self.described.incremental and not close(one, without[seen], SAME):
                 raise PromiseError(
-                    "a token has another output when the mask hides another token\n"
-                    "help: a network that mixes tokens says so: its `incremental` is False"
+                    "a token has another output when the mask hides another token",
+                    help="a network that mixes tokens says so: its `incremental` is False",
                 )
 
     def _mask(self) -> dict[str, None]:
@@ -284,8 +287,8 @@ class HeadDriver(Driver):
             if output.shape[-1] == SIZES["vocab"] and not says:
                 raise PromiseError(
                     "the output is as wide as the vocabulary, and the description does not say "
-                    "whether it scores tokens, without which no model with it generates\n"
-                    "help: define the property `scores_tokens`"
+                    "whether it scores tokens, without which no model with it generates",
+                    help="define the property `scores_tokens`",
                 )
         self._check_ties(head)
 

@@ -30,9 +30,9 @@ def same_elsewhere(process: Workers, spec: ModelSpec, registry: Registry) -> Non
         if here != there:
             raise PromiseError(
                 f"`{here[0]}` starts from {here[1]}, and in another process `{there[0]}` stands "
-                f"there and starts from {there[1]}\n"
-                "help: `hash` of a text and the order of a set differ from process to process; "
-                "`zlib.crc32` and `sorted` do not"
+                f"there and starts from {there[1]}",
+                help="`hash` of a text and the order of a set differ from process to process; "
+                "`zlib.crc32` and `sorted` do not",
             )
 
 

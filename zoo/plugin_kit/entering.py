@@ -8,25 +8,21 @@ from typing import Any
 
 import torch
 
-from zoo.plugin_kit.driver import (
+from zoo.plugin_kit.assertions import SAME, close, expect, expect_no_later
+from zoo.plugin_kit.driver import Driver, Way
+from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
+from zoo.plugin_kit.inputs import (
     BATCH,
     LENGTH,
     LONG,
-    SAME,
     WIDTH,
-    Driver,
     Tensors,
-    Way,
-    close,
-    expect,
-    expect_no_later,
     hiding_one,
     ids,
     vectors,
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
@@ -115,7 +111,7 @@ class PositionDriver(Driver):
             told = describe_failure(f"a call with position {end - 1}", error).message
             says = "there is no end" if longest is None else f"there are {longest}"
             raise PromiseError(
-                f"{told}\nhelp: by the description's `longest` {says}; define it as a property"
+                told, help=f"by the description's `longest` {says}; define it as a property"
             ) from None
 
     def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
@@ -136,8 +132,8 @@ class PositionDriver(Driver):
                 if not close(found, expected.view(found.shape), 1e-5):
                     raise PromiseError(
                         f"`{name}` gives another result for positions (batch, length) than for "
-                        "those of each row alone\n"
-                        "help: rows that are padded on the left have positions of their own"
+                        "those of each row alone",
+                        help="rows that are padded on the left have positions of their own",
                     )
 
     def _check_parts(self, x: torch.Tensor, heads: torch.Tensor) -> None:
@@ -158,14 +154,14 @@ class PositionDriver(Driver):
                 if not close(first[name], expected[..., :n, seen], 1e-5):
                     raise PromiseError(
                         f"`{name}` gives another result for the first {n} tokens alone than for "
-                        f"all {length}\n"
-                        "help: what depends on how many there are says so: `changes(before, "
-                        "after)` of the description returns True"
+                        f"all {length}",
+                        help="what depends on how many there are says so: `changes(before, "
+                        "after)` of the description returns True",
                     )
                 if not close(one[name], expected[..., last, seen], 1e-5):
                     raise PromiseError(
-                        f"`{name}` gives another result for the last token alone than for all\n"
-                        "help: go by the positions that are passed, not by how many there are"
+                        f"`{name}` gives another result for the last token alone than for all",
+                        help="go by the positions that are passed, not by how many there are",
                     )
 
 
@@ -229,9 +225,10 @@ class EmbeddingDriver(Driver):
                 raise
             told = describe_failure(f"a call with vectors of width {self.input_width}", error)
             raise PromiseError(
-                f"{told.message}\nhelp: the description's `input_width` is "
+                told.message,
+                help="the description's `input_width` is "
                 f"{self.described.input_width}; it is the width that `forward` needs, or None if "
-                "it takes any"
+                "it takes any",
             ) from None
         expect("the output", output, BATCH, self.length, WIDTH)
         if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
@@ -251,8 +248,8 @@ class EmbeddingDriver(Driver):
             alone = self.embed(x[:, place : place + 1], torch.tensor([place]))
             if not close(alone, whole[:, place : place + 1], SAME):
                 raise PromiseError(
-                    "a token alone has another vector than beside others\n"
-                    "help: an embedding that mixes tokens says so: its `incremental` is False"
+                    "a token alone has another vector than beside others",
+                    help="an embedding that mixes tokens says so: its `incremental` is False",
                 )
 
     def _many(self) -> torch.Tensor:

@@ -16,12 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo.auxiliary import auxiliary_loss
 from zoo.building import build, build_on_meta
 from zoo.loading import load
+from zoo.plugin_kit.assertions import equal, expect_close, expect_equal
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
-from zoo.plugin_kit.driver import SAME, Bare, Driver, Tensors, Way, close, every
+from zoo.plugin_kit.driver import Bare, Driver, Way, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
-from zoo.plugin_kit.rounding import NoRounding
 from zoo.plugin_kit.state import changes, shared_state, state_of, values_of
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
@@ -38,11 +39,6 @@ N_BATCHES = 4
 skip an expert."""
 SHOWN = 4
 """The most parameters that a message lists."""
-FLOAT32_ERROR = 1e-4
-"""Tolerance of float32 compared with float64, relative to the largest value."""
-BFLOAT16_ERROR = 0.5
-"""Tolerance of bfloat16 compared with float64, of the norm of all differences relative to that of
-all values."""
 _MIXED = "on the same device", "different devices", "not on the expected device"
 """What torch says of tensors on two devices."""
 
@@ -56,8 +52,8 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     if changed := next(changes(before, shared_state(driver.model)), None):
         raise PromiseError(
             f"a call changes `{changed}`, which other models in this process share and would "
-            "compute something else by\n"
-            "help: what is computed once belongs to the module, in a buffer"
+            "compute something else by",
+            help="what is computed once belongs to the module, in a buffer",
         )
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
@@ -66,8 +62,8 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
         driver(*inputs)
         if not called:
             raise PromiseError(
-                "the module has a `__call__` of its own, which runs no hooks of torch\n"
-                "help: what it computes stands in `forward`"
+                "the module has a `__call__` of its own, which runs no hooks of torch",
+                help="what it computes stands in `forward`",
             )
 
 
@@ -94,21 +90,21 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
         kept = tuple(t.clone() for t in inputs)
         call = every(driver.ways(inputs).values())
         one, two = call(*inputs), call(*inputs)
-        if not all(torch.equal(a, b) for a, b in zip(inputs, kept, strict=True)):
+        if not equal(inputs, kept):
             raise PromiseError(
-                "a call changes its input, which others read too\n"
-                "help: compute new values, `x = x * 2` instead of `x *= 2` or `x.mul_(2)`"
+                "a call changes its input, which others read too",
+                help="compute new values, `x = x * 2` instead of `x *= 2` or `x.mul_(2)`",
             )
         if changed := next(changes(before, state_of(first)), None):
             raise PromiseError(
                 f"a call leaves another `{changed}` behind: a module keeps nothing of a call, "
-                "since several generations may use it at once\n"
-                "help: what belongs to the tokens before goes into the `cache` that is passed"
+                "since several generations may use it at once",
+                help="what belongs to the tokens before goes into the `cache` that is passed",
             )
-        if not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+        if not equal(one, two):
             raise PromiseError(
-                "a second call with the same input gives another output\n"
-                "help: randomness, as of dropout, is for training: ask `self.training`"
+                "a second call with the same input gives another output",
+                help="randomness, as of dropout, is for training: ask `self.training`",
             )
 
 
@@ -126,10 +122,10 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
         drivers = driver_for(spec, model), driver_for(spec, loaded)
         inputs = drivers[0].inputs(torch.float32)
         one, other = (every(driver.ways(inputs).values())(*inputs) for driver in drivers)
-        if not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
+        if not equal(one, other):
             raise PromiseError(
-                "the model that is loaded again has another output\n"
-                "help: what decides it is a field or a tensor; `build` draws nothing at random"
+                "the model that is loaded again has another output",
+                help="what decides it is a field or a tensor; `build` draws nothing at random",
             )
 
 
@@ -152,15 +148,15 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
         if name not in stored and not torch.equal(tensor, before[name]):
             raise PromiseError(
                 f"a call in training changes `{name}`, which is not stored: a model that is loaded "
-                "would compute something else\n"
-                "help: register it as a stored buffer, and state it in the layout by `buffer=True`"
+                "would compute something else",
+                help="register it as a stored buffer, and state it in the layout by `buffer=True`",
             )
     if all(torch.equal(tensor, before[name]) for name, tensor in driver.model.named_buffers()):
         expect_close(
             "in training mode than in evaluation, without dropout",
             evaluated,
             trained,
-            hint="\nhelp: what is random in training is off by default, or belongs to a field with "
+            help="what is random in training is off by default, or belongs to a field with "
             "`dropout` in its name, which is 0 here",
         )
 
@@ -178,10 +174,10 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
         each = told and f", each{told}"
         raise PromiseError(
             f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
-            f"{each}\n"
-            "help: what the output depends on is neither detached nor unused; if it is one of many "
+            f"{each}",
+            help="what the output depends on is neither detached nor unused; if it is one of many "
             "experts, of which a batch reaches a few, state few in the description's `example`, "
-            'such as `example = {"n_experts": 4}`'
+            'such as `example = {"n_experts": 4}`',
         )
 
 
@@ -217,82 +213,6 @@ def _without_gradient(driver: Driver, way: Way) -> list[str]:
     return left
 
 
-def precision(spec: ModelSpec, registry: Registry) -> None:
-    """The outputs in float32 and float64 are equal up to rounding and have the dtype of the module,
-    which can also be called in bfloat16, where they are still similar. In float64, nothing inside
-    is narrower."""
-    narrow, single, double = (
-        _outputs_in(dtype, spec, registry)
-        for dtype in (torch.bfloat16, torch.float32, torch.float64)
-    )
-    expect_close(
-        "in float32 than in float64",
-        double,
-        tuple(t.double() for t in single),
-        FLOAT32_ERROR,
-        hint="\nhelp: state every `eps`, since the default of `rms_norm` depends on the dtype; and "
-        "compute what cancels, such as the difference of large sums, in another way",
-    )
-    for wide, output in zip(double, narrow, strict=True):
-        # Of all elements together: a router may send one token to another expert.
-        if float((output - wide).detach().norm()) > BFLOAT16_ERROR * float(wide.detach().norm()):
-            raise PromiseError(
-                "the output in bfloat16 has little to do with that in float64 (largest difference "
-                f"{gap(output, wide)})"
-            )
-    driver = hosted(spec, registry, torch.float64)
-    inputs = driver.inputs(torch.float64)
-    for tensor in inputs:
-        tensor.requires_grad_(tensor.is_floating_point())
-    try:
-        with NoRounding():  # type: ignore[no-untyped-call]
-            every(driver.ways(inputs).values())(*inputs)
-    except PromiseError as error:
-        where = describe_failure("", error).message.split("\n")[1:]
-        help = (
-            "help: compute in the dtype of x; what needs float32 in narrower models is computed in "
-            "`torch.promote_types(x.dtype, torch.float32)`"
-        )
-        raise PromiseError("\n".join([str(error), *where, help])) from None
-
-
-def _outputs_in(dtype: torch.dtype, spec: ModelSpec, registry: Registry) -> Tensors:
-    """Return the outputs of a model of this dtype, called in each way. Raises PromiseError if a
-    call fails, or they are of another dtype or not finite."""
-    driver = hosted(spec, registry, dtype)
-    inputs = driver.inputs(dtype)
-    outputs: Tensors = ()
-    for told, way in driver.ways(inputs).items():
-        found = _outputs_of(way, inputs, dtype, told)
-        if not all(bool(output.isfinite().all()) for output in found):
-            in_call = told and f" in a call{told}"
-            raise PromiseError(f"the output of a model in {dtype} is not finite{in_call}")
-        outputs += found
-    return outputs
-
-
-def _outputs_of(way: Way, inputs: Tensors, dtype: torch.dtype, told: str) -> Tensors:
-    """Return the outputs of a call. Raises PromiseError if it fails, or they are of another
-    dtype."""
-    try:
-        outputs = way(*inputs)
-    except RuntimeError as error:
-        failed = describe_failure(f"a call in {dtype}{told}", error).message
-        raise PromiseError(
-            f"{failed}\nhelp: make tensors in the dtype of x, such as `x.new_ones(...)`; what "
-            "comes from `cache.state` is in float32 at least"
-        ) from None
-    for output in outputs:
-        if output.is_floating_point() and output.dtype != dtype:
-            in_call = told and f" in a call{told}"
-            raise PromiseError(
-                f"a model in {dtype} puts out {output.dtype}{in_call}\n"
-                "help: make tensors in the dtype of x, such as `x.new_ones(...)`; what is "
-                "computed in float32 goes back by `.to(x.dtype)`"
-            )
-    return outputs
-
-
 def devices(spec: ModelSpec, _registry: Registry) -> None:
     """The module makes its tensors on the device of its input. For another device, which need not
     be there, stand tensors without values on meta, which torch refuses to mix with those on the CPU
@@ -307,13 +227,15 @@ def devices(spec: ModelSpec, _registry: Registry) -> None:
         if not buffer.is_meta:
             raise PromiseError(
                 f"`{name}` is on {buffer.device}, although `reset_buffers` is called for another "
-                "device\nhelp: make it there: `torch.arange(n, device=device)`"
+                "device",
+                help="make it there: `torch.arange(n, device=device)`",
             )
     if failure is not None and any(words in str(failure) for words in _MIXED):
         told = describe_failure("a call on another device than the CPU", failure).message
         raise PromiseError(
-            f"{told}\nhelp: make tensors on the device of x: `x.new_ones(...)`, or "
-            "`torch.arange(n, device=x.device)`"
+            told,
+            help="make tensors on the device of x: `x.new_ones(...)`, or "
+            "`torch.arange(n, device=x.device)`",
         )
 
 
@@ -360,7 +282,7 @@ def cache(spec: ModelSpec, registry: Registry) -> None:
     the stated size. In bfloat16 it can be called too, where a state is in float32."""
     hosted(spec, registry, torch.float64).continues()
     driver, dtype = hosted(spec, registry, torch.bfloat16), torch.bfloat16
-    _outputs_of(driver.with_cache, driver.inputs(dtype), dtype, " with a `cache`")
+    outputs_of(driver.with_cache, driver.inputs(dtype), dtype, " with a `cache`")
 
 
 def masks(spec: ModelSpec, registry: Registry) -> None:
@@ -439,28 +361,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def expect_equal(
-    when: str, first: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]
-) -> None:
-    """Raises PromiseError unless all tensors are equal."""
-    changed = [name for name in first if not torch.equal(first[name], again[name])]
-    if changed:
-        raise PromiseError(f"`{changed[0]}` has other values {when}")
-
-
-def expect_close(
-    when: str, expected: Tensors, found: Tensors, tolerance: float = SAME, *, hint: str = ""
-) -> None:
-    """Raises PromiseError unless the outputs are equal within the tolerance."""
-    for a, b in zip(expected, found, strict=True):
-        if not close(b, a, tolerance):
-            raise PromiseError(
-                f"the output is another {when} (largest difference {gap(a, b)}){hint}"
-            )
-
-
-def gap(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Return the largest difference, for a message."""
-    return f"{float((a - b).detach().abs().max()):.1e}" if a.shape == b.shape else "in shape"

@@ -8,7 +8,10 @@ from typing import Any
 
 
 class PromiseError(Exception):
-    """A plugin breaks a promise."""
+    """A plugin breaks a promise; `help` says how to keep it, in the last lines of the message."""
+
+    def __init__(self, message: str, *, help: str | None = None) -> None:
+        super().__init__(message if help is None else f"{message}\nhelp: {help}")
 
 
 @dataclass(frozen=True)

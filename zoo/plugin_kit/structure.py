@@ -37,23 +37,24 @@ def schema(cls: type[Plugin]) -> None:
         described: Any = field.annotation
         if choice := first_in(described, _is_enum):
             raise PromiseError(
-                f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words\n"
-                f"help: a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`"
+                f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words",
+                help=f"a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`",
             )
         if table := first_in(described, _is_table):
             raise PromiseError(
                 f"the type of `{name}` holds {table.__name__}, which is no component, and a table "
-                f"of a spec is one\nhelp: derive {table.__name__} from `zoo.component.Component`, "
+                "of a spec is one",
+                help=f"derive {table.__name__} from `zoo.component.Component`, "
                 f"and write `{name}: Annotated[{table.__name__}, Part()]`; several are several "
-                "fields"
+                "fields",
             )
         if first_in(described, _is_anything):
             raise PromiseError(
-                f"the type of `{name}` takes anything, and a spec does not hold everything\n"
-                "help: name the types that it takes, such as `int | str`"
+                f"the type of `{name}` takes anything, and a spec does not hold everything",
+                help="name the types that it takes, such as `int | str`",
             )
         if isinstance(described, TypeVar):  # of a bare `Shared`
-            raise PromiseError(f"`{name}` has no type\nhelp: such as `{mark}[Size]`")
+            raise PromiseError(f"`{name}` has no type", help=f"such as `{mark}[Size]`")
         for metadata in field.metadata:
             described = Annotated[described, metadata]
         try:
@@ -74,8 +75,8 @@ def contradictions(cls: type[Plugin], registry: Registry) -> None:
         name = key.partition(".")[0]
         if name not in own and name not in _all_keys(registry):
             raise PromiseError(
-                f"a contradiction names the key `{key}`, which no component has\n  {place}\n"
-                f"help: {did_you_mean(name, own)}"
+                f"a contradiction names the key `{key}`, which no component has\n  {place}",
+                help=did_you_mean(name, own),
             )
 
 
@@ -174,14 +175,14 @@ def meta(spec: ModelSpec, _registry: Registry) -> None:
     for name, found in plain_tensors(model):
         raise PromiseError(
             f"`{name}` is a tensor {tuple(found.shape)} and neither a parameter nor a buffer, so "
-            "it would have no values and stay on its device\n"
-            f'help: register_buffer("{name.rpartition(".")[2]}", ..., persistent=False), and '
-            "compute it in `reset_buffers(self, *, device)`"
+            "it would have no values and stay on its device",
+            help=f'register_buffer("{name.rpartition(".")[2]}", ..., persistent=False), and '
+            "compute it in `reset_buffers(self, *, device)`",
         )
     for name in unknown_modules(model):
         raise PromiseError(
-            f"`{name}` holds modules that torch knows nothing of, so they would have no values\n"
-            "help: an nn.ModuleList or an nn.ModuleDict makes them known"
+            f"`{name}` holds modules that torch knows nothing of, so they would have no values",
+            help="an nn.ModuleList or an nn.ModuleDict makes them known",
         )
 
 
@@ -201,8 +202,8 @@ def layout(spec: ModelSpec, _registry: Registry) -> None:
     for name in drawn(spec):
         raise PromiseError(
             f"the module draws `{name}` at random itself, which has no effect: it starts as the "
-            f"layout says, by its role ({spec.tensors[name].role})\n"
-            "help: leave the start to the layout by `torch.empty`; an `init` of the spec draws it"
+            f"layout says, by its role ({spec.tensors[name].role})",
+            help="leave the start to the layout by `torch.empty`; an `init` of the spec draws it",
         )
     set_to = constants(spec)
     for name, tensor in spec.tensors.items():
@@ -214,9 +215,9 @@ def layout(spec: ModelSpec, _registry: Registry) -> None:
             told = f"{tensor.role}, {tensor.value:g}" if tensor.role == "constant" else tensor.role
             raise PromiseError(
                 f"the module sets all of `{name}` to {value:g}, which has no effect: it starts as "
-                f"the layout says, by its role ({told})\n"
-                f'help: state `role="constant", value={value:g}` in the layout, or leave the start '
-                "to it by `torch.empty`"
+                f"the layout says, by its role ({told})",
+                help=f'state `role="constant", value={value:g}` in the layout, or leave the start '
+                "to it by `torch.empty`",
             )
 
 

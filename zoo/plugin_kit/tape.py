@@ -67,8 +67,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if str(func).startswith(WAITING) or _selects_by_mask(func, args):
             raise PromiseError(
                 f"`{func}` looks at a value, for which it would wait for the GPU, in a step that "
-                "is recorded\n"
-                "help: compute with tensors alone, or do not say that it is `recordable`"
+                "is recorded",
+                help="compute with tensors alone, or do not say that it is `recordable`",
             )
         given = dict(kwargs or {})
         found = func(*args, **given)

@@ -14,18 +14,14 @@ from zoo.fixed_cache import FixedCache
 from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
 from zoo.generation.prompts import Rows
-from zoo.plugin_kit.driver import (
+from zoo.plugin_kit.assertions import SAME, close, expect, expect_call
+from zoo.plugin_kit.driver import Driver, Way
+from zoo.plugin_kit.inputs import (
     BATCH,
     HIDDEN,
     LENGTH,
     MEMORY_LENGTH,
-    SAME,
-    Driver,
     Tensors,
-    Way,
-    close,
-    expect,
-    expect_call,
     hiding_one,
     ids,
     pixels,
@@ -156,8 +152,9 @@ class BuilderDriver(Driver):
         except Exception as error:
             told = describe_failure("zoo.generate", error).message
             raise PromiseError(
-                f"{told}\nhelp: a model whose builder states `generation` has the methods of "
-                "zoo.transformer.Generating"
+                told,
+                help="a model whose builder states `generation` has the methods of "
+                "zoo.transformer.Generating",
             ) from None
         for prompt, row in zip(prompts, found, strict=True):
             before = (torch.tensor([prompt]),) if how.has_source else ()
@@ -167,9 +164,9 @@ class BuilderDriver(Driver):
             chosen = scores.gather(-1, target[0, len(start) :, None]).sum()
             if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, SAME):
                 raise PromiseError(
-                    "what `zoo.generate` scores is another than what a call with all tokens gives\n"
-                    "help: a model whose tokens see later ones says so: "
-                    "`Generation(..., looks_ahead=)`"
+                    "what `zoo.generate` scores is another than what a call with all tokens gives",
+                    help="a model whose tokens see later ones says so: "
+                    "`Generation(..., looks_ahead=)`",
                 )
             n_tokens = target.shape[1]
             if not (how.not_incremental or how.not_recordable or how.changes(1, n_tokens)):
@@ -191,9 +188,9 @@ class BuilderDriver(Driver):
                 token.copy_(target[:, at : at + 1])
                 if not close(recorded()[0], whole[at], SAME):
                     raise PromiseError(
-                        "the scores are others in a step that is recorded, for a CUDA graph\n"
-                        "help: pass on `mask=cache.mask` and the positions that `cache.append` "
-                        "returns, or say `Generation(..., not_recordable=)`"
+                        "the scores are others in a step that is recorded, for a CUDA graph",
+                        help="pass on `mask=cache.mask` and the positions that `cache.append` "
+                        "returns, or say `Generation(..., not_recordable=)`",
                     )
 
     def leaks(self) -> Iterator[str]:

@@ -1,0 +1,98 @@
+"""The promise of a component about its output in narrower and wider dtypes."""
+
+from __future__ import annotations
+
+import torch
+
+from zoo.plugin_kit.assertions import expect_close, gap
+from zoo.plugin_kit.driver import Way, every
+from zoo.plugin_kit.drivers import hosted
+from zoo.plugin_kit.inputs import Tensors
+from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.rounding import NoRounding
+from zoo.registering.plugin_errors import describe_failure
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+
+FLOAT32_ERROR = 1e-4
+"""Tolerance of float32 compared with float64, relative to the largest value."""
+BFLOAT16_ERROR = 0.5
+"""Tolerance of bfloat16 compared with float64, of the norm of all differences relative to that of
+all values."""
+
+
+def precision(spec: ModelSpec, registry: Registry) -> None:
+    """The outputs in float32 and float64 are equal up to rounding and have the dtype of the module,
+    which can also be called in bfloat16, where they are still similar. In float64, nothing inside
+    is narrower."""
+    narrow, single, double = (
+        _outputs_in(dtype, spec, registry)
+        for dtype in (torch.bfloat16, torch.float32, torch.float64)
+    )
+    expect_close(
+        "in float32 than in float64",
+        double,
+        tuple(t.double() for t in single),
+        FLOAT32_ERROR,
+        help="state every `eps`, since the default of `rms_norm` depends on the dtype; and "
+        "compute what cancels, such as the difference of large sums, in another way",
+    )
+    for wide, output in zip(double, narrow, strict=True):
+        # Of all elements together: a router may send one token to another expert.
+        if float((output - wide).detach().norm()) > BFLOAT16_ERROR * float(wide.detach().norm()):
+            raise PromiseError(
+                "the output in bfloat16 has little to do with that in float64 (largest difference "
+                f"{gap(output, wide)})"
+            )
+    driver = hosted(spec, registry, torch.float64)
+    inputs = driver.inputs(torch.float64)
+    for tensor in inputs:
+        tensor.requires_grad_(tensor.is_floating_point())
+    try:
+        with NoRounding():  # type: ignore[no-untyped-call]
+            every(driver.ways(inputs).values())(*inputs)
+    except PromiseError as error:
+        where = describe_failure("", error).message.split("\n")[1:]
+        raise PromiseError(
+            "\n".join([str(error), *where]),
+            help="compute in the dtype of x; what needs float32 in narrower models is computed in "
+            "`torch.promote_types(x.dtype, torch.float32)`",
+        ) from None
+
+
+def _outputs_in(dtype: torch.dtype, spec: ModelSpec, registry: Registry) -> Tensors:
+    """Return the outputs of a model of this dtype, called in each way. Raises PromiseError if a
+    call fails, or they are of another dtype or not finite."""
+    driver = hosted(spec, registry, dtype)
+    inputs = driver.inputs(dtype)
+    outputs: Tensors = ()
+    for told, way in driver.ways(inputs).items():
+        found = outputs_of(way, inputs, dtype, told)
+        if not all(bool(output.isfinite().all()) for output in found):
+            in_call = told and f" in a call{told}"
+            raise PromiseError(f"the output of a model in {dtype} is not finite{in_call}")
+        outputs += found
+    return outputs
+
+
+def outputs_of(way: Way, inputs: Tensors, dtype: torch.dtype, told: str) -> Tensors:
+    """Return the outputs of a call. Raises PromiseError if it fails, or they are of another
+    dtype."""
+    try:
+        outputs = way(*inputs)
+    except RuntimeError as error:
+        failed = describe_failure(f"a call in {dtype}{told}", error).message
+        raise PromiseError(
+            failed,
+            help="make tensors in the dtype of x, such as `x.new_ones(...)`; what "
+            "comes from `cache.state` is in float32 at least",
+        ) from None
+    for output in outputs:
+        if output.is_floating_point() and output.dtype != dtype:
+            in_call = told and f" in a call{told}"
+            raise PromiseError(
+                f"a model in {dtype} puts out {output.dtype}{in_call}",
+                help="make tensors in the dtype of x, such as `x.new_ones(...)`; what is "
+                "computed in float32 goes back by `.to(x.dtype)`",
+            )
+    return outputs
