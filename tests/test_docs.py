@@ -8,6 +8,7 @@ the output of the command before it, or its beginning, if the block ends with `.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -99,6 +100,7 @@ def check(command: str, folder: Path, *, expected: int) -> str:
 def test_page(page: str, tmp_path: Path) -> None:
     if page == "docs/import.md":
         make_checkpoint(tmp_path / "checkpoint")
+        make_adapter(tmp_path / "adapter")
     if page == "docs/generate.md":
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
@@ -113,6 +115,22 @@ def make_checkpoint(folder: Path) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=40, num_hidden_layers=2, num_key_value_heads=1, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def make_adapter(folder: Path) -> None:
+    """Write an adapter of this checkpoint that a user has downloaded."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    factors = {
+        f"{name}.lora_A.weight": torch.ones(2, 16),
+        f"{name}.lora_B.weight": torch.ones(16, 2),
+    }
+    save_file(factors, folder / "adapter_model.safetensors")
 
 
 def make_image_checkpoints(folder: Path) -> None:

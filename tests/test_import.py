@@ -785,7 +785,9 @@ def test_an_adapter(source: Path, alone: bool) -> None:
     if alone:
         (source / "model.safetensors").rename(source / "adapter_model.safetensors")
         (source / "config.json").unlink()
-    assert "there is an adapter, which is not read" in refused(source)
+    told = refused(source)
+    assert "adapter_config.json says that there is an adapter" in told
+    assert "`--adapter` names the folder of an adapter" in told
 
 
 def test_weights_in_a_file_of_another_name(source: Path) -> None:

@@ -26,11 +26,22 @@ if TYPE_CHECKING:
     type=path_type,
     help="The new folder.  [default: the model's name]",
 )
-@click.option("--name", help="The model's name.  [default: that of the folder SRC]")
+@click.option(
+    "--adapter",
+    metavar="DIR",
+    type=path_type,
+    help="The folder of a LoRA adapter, as PEFT writes it, to merge into the weights.",
+)
+@click.option("--name", help="The model's name.  [default: that of the folder SRC, or --adapter]")
 @json_option
 @click.pass_obj
 def import_(
-    layers: Layers, source: Path, output: Path | None, name: str | None, as_json: bool
+    layers: Layers,
+    source: Path,
+    output: Path | None,
+    adapter: Path | None,
+    name: str | None,
+    as_json: bool,
 ) -> None:
     """Turn a published checkpoint into a model of the zoo.
 
@@ -41,13 +52,14 @@ def import_(
     from zoo.cli.making import import_and_save
 
     gc.enable()
-    report = import_and_save(source, output, name=name, registry=registry)
+    report = import_and_save(source, output, adapter=adapter, name=name, registry=registry)
     print_report(
         as_json,
         report,
         lambda r: (
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
             f"{_dequantized(r['quantization'], r['dtype'])}"
+            f"{_merged(r['adapter'])}"
             f"{_others(r['dtype'], r['other_dtypes'])}{r['path']}\n{r['content_digest']}"
         ),
     )
@@ -58,6 +70,11 @@ def _dequantized(quantization: str | None, dtype: str) -> str:
     if quantization is None:
         return ""
     return f"quantized weights ({quantization}) as the floats that they stand for, in {dtype}\n"
+
+
+def _merged(adapter: str | None) -> str:
+    """Return a line for an adapter."""
+    return "" if adapter is None else f"with the adapter {adapter} in its weights\n"
 
 
 def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:

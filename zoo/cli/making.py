@@ -108,12 +108,17 @@ def _refuse_to_replace(path: Path) -> None:
 
 
 def import_and_save(
-    source: Path, output: Path | None, *, name: str | None, registry: Registry
+    source: Path,
+    output: Path | None,
+    *,
+    adapter: Path | None,
+    name: str | None,
+    registry: Registry,
 ) -> dict[str, Any]:
     """Import a checkpoint. Returns the report of `zoo import`."""
     from zoo.families.importing import plan_import, save_import
 
-    found = plan_import(source, name=name, registry=registry)
+    found = plan_import(source, adapter=adapter, name=name, registry=registry)
     folder = output if output is not None else Path(found.spec.name)
     with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
         digest = save_import(found, folder, on_bytes=bar.advance)
@@ -127,6 +132,7 @@ def import_and_save(
         "dtype": usual,
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "quantization": found.origin.quantization,
+        "adapter": None if adapter is None else str(adapter),
         "path": str(folder),
         "content_digest": digest,
     }

@@ -42,7 +42,7 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
             missing or outside the folder, or a tensor that its file does not hold.
     """
     if (folder / WEIGHTS).is_file():  # takes precedence over an index, as in transformers
-        return _of_file(folder / WEIGHTS)
+        return tensors_of(folder / WEIGHTS)
     if (folder / WEIGHTS_INDEX).is_file():
         return _indexed(folder)
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
@@ -80,7 +80,7 @@ def _indexed(folder: Path) -> dict[str, Stored]:
             message = f"the index names {quoted(name)}, which is missing"
             problems.append(Problem(message, index.place("weight_map", key), near))
         else:
-            found[name] = _of_file(folder / name)
+            found[name] = tensors_of(folder / name)
     for key, name in weight_map.items():
         if name in found and key not in found[name]:
             message = f"the index has the tensor `{key}` in {quoted(name)}, which does not hold it"
@@ -94,7 +94,9 @@ def _indexed(folder: Path) -> dict[str, Stored]:
     return {key: found[name][key] for key, name in weight_map.items()}
 
 
-def _of_file(path: Path) -> dict[str, Stored]:
+def tensors_of(path: Path) -> dict[str, Stored]:
+    """Return every tensor of one safetensors file, by name. Raises `WeightsError` if it is
+    damaged."""
     place = Place(str(path))
     try:
         return _entries(path)

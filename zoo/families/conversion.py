@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
@@ -39,7 +40,7 @@ class Conversion(NamedTuple):
     """
 
     plan: Plan
-    tensors: Mapping[str, Stored | Quantized]
+    tensors: Mapping[str, Stored | Quantized | Adapted]
     spec: ModelSpec
     family: Family
     where: Place
@@ -48,7 +49,7 @@ class Conversion(NamedTuple):
         """Write the target tensors of each step, and compare copies with their originals. The
         tensors in memory take no more than the size of the largest file, or of one step. Beside
         them, each thread holds of a quantized tensor the scales of its blocks and, if it is
-        transposed, the small numbers of a matrix.
+        transposed, the small numbers of a matrix, and of an adapted one the factors of its update.
 
         Raises:
             WeightsError: a tensor results in another shape than the spec's, a copy differs from

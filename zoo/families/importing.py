@@ -17,12 +17,17 @@ from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path
 from zoo.extends import NAME_PATTERN
+from zoo.families.adapters.adapter import CONFIG as ADAPTER
+from zoo.families.adapters.adapter import read_adapter
+from zoo.families.adapters.merging import adapted
+from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
     Companion,
+    OfAdapter,
     Origin,
     read_companions,
     stated_dtype,
@@ -50,7 +55,6 @@ from zoo.wording import quoted
 
 _UNKNOWN = "0" * 64  # in the header until the digest of a tensor is known
 _TOLERANCE = 1e-5
-_ADAPTER = "adapter_config.json"  # transformers applies an adapter even beside full weights
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Import:
     spec: ModelSpec
     family: Family
     plan: Plan
-    tensors: Mapping[str, Stored | Quantized]
+    tensors: Mapping[str, Stored | Quantized | Adapted]
     origin: Origin
     companions: tuple[Companion, ...]
     where: Place
@@ -81,24 +85,31 @@ class Import:
 
 
 def plan_import(
-    source: Path, *, name: str | None = None, registry: Registry | None = None
+    source: Path,
+    *,
+    adapter: Path | None = None,
+    name: str | None = None,
+    registry: Registry | None = None,
 ) -> Import:
     """Find the family of a checkpoint, and plan the conversion of each tensor.
 
     Args:
         source: a folder with `config.json` and safetensors.
-        name: the name of the model; by default that of the folder.
+        adapter: the folder of an adapter that is merged into the tensors.
+        name: the name of the model; by default that of the adapter's folder, or of the source.
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the configuration or a tensor is missing, damaged or of an unknown kind.
+        WeightsError: the configuration or a tensor is missing, damaged or of an unknown kind; or
+            the adapter is, or does not fit.
         SpecError: the family cannot make a spec of the configuration.
     """
     registry = load_registry() if registry is None else registry
     where = Place(str(source))
     _check_folder(source, where)
     file = read_json(source / CONFIG)
-    name = source.resolve().name if name is None else name
+    change = None if adapter is None else read_adapter(adapter)
+    name = (adapter or source).resolve().name if name is None else name
     _check_name(name, where)
     families = Families(registry)
     family = families.family_of(file)
@@ -119,18 +130,22 @@ def plan_import(
     inert = families.vocabulary.inert | family.ignores | _known_keys(family) | {KEY}
     if unread := scope.config.unread(inert):
         raise WeightsError(unread)
-    companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
+    companions = _companions(source, adapter, sentence.files)
     _check_json(companions, source)
     origin = Origin(
         family=family.name,
         config=file.text if quantization is None else _without_key(file, KEY),
         quantization=quantization,
+        adapter=None
+        if change is None
+        else OfAdapter(config=change.file.text, sha256=change.digest()),
         tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
         renamed={key: old for key, old in old_names.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},
     )
     idle = set(plan.dropped) - plan.computed.keys()
-    read = {key: tensor for key, tensor in tensors.items() if key not in idle}
+    whole = tensors if change is None else adapted(tensors, change, plan, spec)
+    read = {key: tensor for key, tensor in whole.items() if key not in idle}
     made = Import(spec, family, plan, read, origin, companions, where)
     _check_dtypes(made)
     usual = next(iter(made.dtypes))
@@ -143,6 +158,7 @@ def import_folder(
     source: str | Path,
     output: str | Path,
     *,
+    adapter: str | Path | None = None,
     name: str | None = None,
     registry: Registry | None = None,
     on_bytes: Callable[[int], None] | None = None,
@@ -156,6 +172,7 @@ def import_folder(
     Args:
         source: a folder with `config.json` and safetensors.
         output: the new folder.
+        adapter: the folder of a LoRA adapter, as PEFT writes it, that is merged into the weights.
         name: the name of the model; by default that of `output`.
         registry: where families and components are looked up.
         on_bytes: called with the number of bytes written since the last call.
@@ -170,8 +187,10 @@ def import_folder(
     """
     source = checked_path(source, "`source` is the path of a folder")
     output = checked_output(output, "`output` is a path")
+    if adapter is not None:
+        adapter = checked_path(adapter, "`adapter` is the path of a folder")
     name = Path(os.path.realpath(output)).name if name is None else name
-    found = plan_import(source, name=name, registry=registry)
+    found = plan_import(source, adapter=adapter, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)
 
 
@@ -223,15 +242,27 @@ def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], Non
     return header.content_digest
 
 
+def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
+    """The files that come along. Those beside an adapter, which was trained with them, take the
+    place of those of the checkpoint."""
+    found = {one.name: one for one in read_companions(source, (*COMPANIONS, *more))}
+    if adapter is not None:
+        found |= {one.name: one for one in read_companions(adapter, COMPANIONS)}
+    return tuple(found.values())
+
+
 def _check_folder(source: Path, where: Place) -> None:
     """Raise `WeightsError` if there is no such folder, or it holds an adapter."""
     if not os.path.isdir(source):
         message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
         hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
         raise WeightsError(Problem(message, where, hint))
-    if (source / _ADAPTER).is_file():
-        message = f"{_ADAPTER} says that there is an adapter, which is not read"
-        hint = "merge it into the weights of its model first"
+    if (source / ADAPTER).is_file():
+        message = f"{ADAPTER} says that there is an adapter"
+        hint = (
+            "`--adapter` names the folder of an adapter, and SRC that of its model: two folders, "
+            "since `transformers` merges what is beside weights"
+        )
         raise WeightsError(Problem(message, where, hint))
 
 

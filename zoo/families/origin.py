@@ -24,6 +24,17 @@ TensorName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?[^/]+$")]
 """The name of a tensor, with the folder of its file as a prefix, if there is one."""
 
 
+class OfAdapter(BaseModel):
+    """The adapter that was merged into the weights of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    """The text of its adapter_config.json."""
+    sha256: str
+    """The digest of the file of its tensors."""
+
+
 class Origin(BaseModel):
     """The checkpoint that a model was imported from."""
 
@@ -39,6 +50,8 @@ class Origin(BaseModel):
     as a header calls it."""
     quantization: str | None = None
     """How its weights were quantized, of which the model has the floats that they stood for."""
+    adapter: OfAdapter | None = None
+    """The adapter that its weights were merged with."""
     tensors: tuple[TensorName, ...]
     """The names of its tensors, in the current spelling."""
     renamed: Mapping[str, TensorName] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 
+from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.tensor import Quantized
 from zoo.weights.open_file import OpenFile
@@ -32,7 +33,7 @@ class Reader:
     ) -> None:
         self._stack.close()
 
-    def read(self, tensor: Stored | Quantized, buffer: memoryview) -> None:
+    def read(self, tensor: Stored | Quantized | Adapted, buffer: memoryview) -> None:
         """Read a tensor into `buffer`, which has its size.
 
         Raises:
@@ -46,7 +47,7 @@ class Reader:
             buffer[done : done + len(part)] = part
             done += len(part)
 
-    def steps(self, tensor: Stored | Quantized) -> Iterator[memoryview]:
+    def steps(self, tensor: Stored | Quantized | Adapted) -> Iterator[memoryview]:
         """Yield the bytes of a tensor in chunks, all in one buffer. Raises as `read`."""
         if isinstance(tensor, Stored):
             return self._file(tensor).steps(tensor.start, tensor.n_bytes)
