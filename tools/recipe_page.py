@@ -15,7 +15,7 @@ from cells import cell
 from zoo.schema.field_docs import class_doc
 from zoo.schema.recipes import recipe_schema
 from zoo.schema.words import described
-from zoo.training.recipe import KINDS, TABLES
+from zoo.training.recipe import KINDS, OPTIONAL, TABLES
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipe.md"
 HEAD = """\
@@ -35,7 +35,7 @@ def page() -> str:
     """The page's text."""
     schema = recipe_schema()
     definitions = schema["$defs"]
-    named = {**KINDS, **TABLES}
+    named = {**KINDS, **TABLES, **OPTIONAL}
     top = {key: value for key, value in schema["properties"].items() if key not in named}
     lines = [HEAD, *keys({**schema, "properties": top})]
     for name, kinds in KINDS.items():
@@ -44,7 +44,7 @@ def page() -> str:
             table = definitions[cls.__name__]
             lines += ["", f'### `kind = "{kind}"`', "", class_doc(cls), "", *keys(table)]
             lines += inner_tables(table, definitions)
-    for name, cls in TABLES.items():
+    for name, cls in {**TABLES, **OPTIONAL}.items():
         lines += ["", f"## `[{name}]`", "", class_doc(cls), "", *keys(definitions[cls.__name__])]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 Role = Literal["weight", "residual", "embedding", "bias", "constant"]
 _ROLES: tuple[Role, ...] = get_args(Role)
-_OF_MAPS: tuple[Role, ...] = ("weight", "residual", "embedding")
+MAPS: tuple[Role, ...] = ("weight", "residual")
+"""The roles of the matrices of maps, other than tables."""
+_OF_MAPS: tuple[Role, ...] = (*MAPS, "embedding")
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,8 @@ def _text(report: dict[str, Any]) -> str:
     ]
     n_frozen = report["frozen_parameters"]
     frozen = f", {n_frozen:,} of them frozen" if n_frozen else ""
+    if "lora_parameters" in report:
+        frozen += f", {report['lora_parameters']:,} more in low-rank updates"
     best = f", the best at step {report['best_step']:,}" if "best_step" in report else ""
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.specs import DIALECT
 from zoo.schema.values import Reading, Readings, Schema, by_key, merged, named, ref
-from zoo.training.recipe import KINDS, TABLES
+from zoo.training.recipe import KINDS, OPTIONAL, TABLES
 from zoo.training.tables import Head, Table
 
 
@@ -21,6 +21,7 @@ def recipe_schema() -> Schema:
     classes: list[type[Table]] = [
         Head,
         *TABLES.values(),
+        *OPTIONAL.values(),
         *(cls for kinds in KINDS.values() for cls in kinds.values()),
     ]
     _, made = models_json_schema(
@@ -30,9 +31,10 @@ def recipe_schema() -> Schema:
     head = definitions.pop(Head.__name__)
     tables: dict[str, Schema] = {
         **{name: _of_kind(name, kinds, definitions) for name, kinds in KINDS.items()},
-        **{name: ref(cls.__name__) for name, cls in TABLES.items()},
+        **{name: ref(cls.__name__) for name, cls in {**TABLES, **OPTIONAL}.items()},
     }
     optional = [name for name, cls in TABLES.items() if not definitions[cls.__name__]["required"]]
+    optional += OPTIONAL
     return {
         "$schema": DIALECT,
         "title": "How a model is trained, as the zoo reads it",

@@ -108,6 +108,8 @@ def _deciding(recipe: Recipe, *, masks: bool) -> dict[str, Any]:
         kind = {"kind": recipe.document.data[name]["kind"]}
         tables[name] = kind | getattr(recipe, name).model_dump(mode="json")
     tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE_OF_TRAINING))
+    if recipe.lora is not None:
+        tables["lora"] = recipe.lora.model_dump(mode="json")
     if masks:
         tables["masking"] = recipe.masking.model_dump(mode="json")
     return dict(_values(tables, ""))

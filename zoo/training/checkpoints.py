@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from zoo.atomic import sync, sync_tree
 from zoo.errors import Problem, TrainingError
 from zoo.training.learner import Learner
+from zoo.training.low_rank import updated
 from zoo.training.processes import in_first_process
 from zoo.wording import quoted
 
@@ -164,8 +165,7 @@ def read_checkpoint(path: Path, learner: Learner) -> None:
 def read_mean(paths: Sequence[Path], learner: Learner) -> None:
     """Load the mean of the weights of several checkpoints into a model (Vaswani et al. 2017,
     section 6.1). Raises as `read_checkpoint`."""
-    # The sum of equal weights, divided by their number, may be another weight.
-    weights = {name: w for name, w in _weights(learner).items() if name not in learner.frozen}
+    weights = _weights(learner)
     sums = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     for path in paths:
         _read_into(weights, path, learner)
@@ -176,16 +176,21 @@ def read_mean(paths: Sequence[Path], learner: Learner) -> None:
 
 
 def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
-    """The stored tensors of a model, whole and on the CPU; every process has to call this."""
+    """The stored tensors of a model, whole and on the CPU, with the low-rank updates added; every
+    process has to call this."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     found: dict[str, Any] = get_model_state_dict(learner.model, options=options)
-    return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+    weights = {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+    model = learner.accelerator.unwrap_model(learner.model)
+    return weights | {name: updated(model, name).cpu() for name in learner.adapted}
 
 
 def _weights(learner: Learner) -> dict[str, Any]:
-    """The stored tensors of a model, by name and not copied; of a sharded model, its shards."""
+    """The tensors of a model that training changes, by name and not copied; of a sharded model, its
+    shards. The others are in the model that training starts from."""
     found: dict[str, Any] = get_model_state_dict(learner.model)
-    return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+    changing = learner.changing
+    return {name: tensor for name, tensor in found.items() if name in changing}
 
 
 def _optimizer_state(learner: Learner) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The weights that a recipe leaves as they are."""
+"""The weights that a recipe leaves as they are, and those that get low-rank updates."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from zoo.errors import Problem, TrainingError
+from zoo.layout import MAPS
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 from zoo.weights.matching import like, patterns_for
@@ -13,25 +14,78 @@ from zoo.wording import did_you_mean, quoted
 
 def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     """Return the names of the parameters that the recipe freezes. A tied one is frozen by any of
-    its names, as by `requires_grad_(False)` of a module.
+    its names, as by `requires_grad_(False)` of a module. With `[lora]`, these are all but those
+    that begin anew: of an adapted weight, only the update is trained.
 
     Raises:
         TrainingError: a pattern is for no parameter of the model, or none is left to train.
     """
-    weights = [name for name, tensor in spec.tensors.items() if not tensor.buffer]
-    stored = dict(zip(weights, weights, strict=True)) | dict(spec.ties)
+    weights = _weights(spec)
+    if recipe.lora is not None:
+        return frozenset(weights) - _begun_anew(recipe, spec)
     found: set[str] = set()
     for number, pattern in enumerate(recipe.training.frozen):
-        meant = like(pattern, stored)
-        if not meant:
-            message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-            place = recipe.document.place(("training", "frozen", number), value=True)
-            raise TrainingError(Problem(message, place, _hint(pattern, stored)))
-        found |= meant
+        found |= _named(pattern, recipe, ("training", "frozen", number), spec)
     if len(found) == len(weights):
         place = recipe.document.place(("training", "frozen"), value=True)
         raise TrainingError(Problem("all weights are frozen, and none is left to train", place))
     return frozenset(found)
+
+
+def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
+    """Return the names of the weights that `[lora]` adapts; none without it.
+
+    Raises:
+        TrainingError: a pattern is for no weight; or for one that begins anew, or that is no matrix
+            of a linear map, as a table of tokens, tied to the head or not, and a stack of experts.
+    """
+    found: set[str] = set()
+    for number, pattern in enumerate(() if recipe.lora is None else recipe.lora.weights):
+        path = ("lora", "weights", number)
+        meant = _named(pattern, recipe, path, spec)
+        place = recipe.document.place(path, value=True)
+        for name in sorted(meant):
+            tensor = spec.tensors[name]
+            if tensor.role not in MAPS or len(tensor.shape) != 2:
+                message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
+                hint = f"only these are adapted: {_maps(spec)}"
+                raise TrainingError(Problem(message, place, hint))
+        if anew := meant & _begun_anew(recipe, spec):
+            message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
+            raise TrainingError(Problem(message, place, "adapt weights that are taken"))
+        found |= meant
+    return frozenset(found)
+
+
+def _weights(spec: ModelSpec) -> dict[str, str]:
+    """The parameters of a spec, each by its own name."""
+    return {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
+
+
+def _begun_anew(recipe: Recipe, spec: ModelSpec) -> set[str]:
+    """The parameters that `new` means, whose patterns are checked by `taken_weights`."""
+    stored = _weights(spec) | dict(spec.ties)
+    return {name for pattern in recipe.head.new or () for name in like(pattern, stored)}
+
+
+def _named(pattern: str, recipe: Recipe, path: tuple[str | int, ...], spec: ModelSpec) -> set[str]:
+    """The parameters that a pattern means. Raises `TrainingError` if there are none."""
+    stored = _weights(spec) | dict(spec.ties)
+    if meant := like(pattern, stored):
+        return meant
+    message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
+    place = recipe.document.place(path, value=True)
+    raise TrainingError(Problem(message, place, _hint(pattern, stored)))
+
+
+def _maps(spec: ModelSpec) -> str:
+    """Examples of patterns for the matrices of linear maps, by the end of their names."""
+    ends = {
+        f"*.{'.'.join(name.split('.')[-2:])}": None
+        for name, tensor in spec.tensors.items()
+        if tensor.role in MAPS and len(tensor.shape) == 2
+    }
+    return ", ".join(quoted(end) for end in ends)
 
 
 def _hint(pattern: str, weights: Collection[str]) -> str:

@@ -248,8 +248,8 @@ class Loop:
     def nothing_learned(self) -> TrainingError:
         """The error for a run whose loss depends on frozen weights alone."""
         message = "all weights that the loss depends on are frozen, and none is left to train"
-        place = self.recipe.document.place(("training", "frozen"), value=True)
-        return TrainingError(Problem(message, place))
+        path = ("training", "frozen") if self.recipe.lora is None else ("lora", "weights")
+        return TrainingError(Problem(message, self.recipe.document.place(path, value=True)))
 
     def diverged(self, message: str) -> TrainingError:
         """The error for a run that has diverged."""

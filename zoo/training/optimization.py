@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn, optim
 
-from zoo.layout import Role
+from zoo.layout import MAPS, Role
 from zoo.training.tables import (
     Adam,
     AdamW,
@@ -23,9 +23,6 @@ from zoo.training.tables import (
     WarmupStableDecay,
 )
 from zoo.transformer import Transformer
-
-MAPS: tuple[Role, ...] = ("weight", "residual")
-"""The roles of the matrices of maps, other than tables."""
 
 DECAYING: tuple[Role, ...] = (*MAPS, "embedding")
 """The roles of what AdamW decays: no biases, and no constants, as the weights of norms are."""
@@ -112,9 +109,10 @@ def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
 
 
 def _adamw(table: AdamW, parameters: Collection[nn.Parameter], model: Transformer) -> optim.AdamW:
-    # By the role and not by the number of dimensions: those of experts or heads are stacked.
-    tensors = dict(model.spec.layout.tensors())
-    decaying = {p for name, p in model.named_parameters() if tensors[name].role in DECAYING}
+    # By the role and not by the number of dimensions: those of experts or heads are stacked. What
+    # the spec does not have, are the two matrices of low-rank updates.
+    roles = {name: tensor.role for name, tensor in model.spec.layout.tensors()}
+    decaying = {p for name, p in model.named_parameters() if roles.get(name, "weight") in DECAYING}
     groups = [
         {"params": [p for p in parameters if p in decaying], "weight_decay": table.weight_decay},
         {"params": [p for p in parameters if p not in decaying], "weight_decay": 0.0},

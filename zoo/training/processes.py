@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from zoo.building import build
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Problem, TrainingError, placed
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.sharding.together import failure_of, raise_failure
 from zoo.training.extras import imported
+from zoo.training.low_rank import add_updates
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Sides
 from zoo.training.start import Start
@@ -91,6 +92,9 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         recipe: has the seed, and whether the weights are sharded.
         accelerator: the `accelerate.Accelerator` of this process.
         registry: where the plugins are looked up.
+
+    Raises:
+        TrainingError: a weight that `[lora]` means cannot be adapted.
     """
     mesh = None
     if recipe.training.shard and accelerator.num_processes > 1:
@@ -108,6 +112,12 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         mine, theirs = model.state_dict(), other.state_dict()
         for name, there in start.taken.items():
             mine[name].copy_(theirs[there])
+    if recipe.lora is not None:
+        try:
+            add_updates(model, start.adapted, recipe.lora, seed=recipe.head.seed)
+        except TrainingError as error:
+            place = recipe.document.place(("lora", "weights"), value=True)
+            raise placed(error, place) from None
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     if mesh is not None:

@@ -27,7 +27,9 @@ from zoo.training.tables import (
     Data,
     Evaluation,
     Head,
+    Lora,
     Masking,
+    Muon,
     Optimizer,
     Schedule,
     Table,
@@ -51,6 +53,8 @@ TABLES: Mapping[str, type[Table]] = {
     "evaluation": Evaluation,
 }
 """The tables with a fixed class."""
+OPTIONAL: Mapping[str, type[Table]] = {"lora": Lora}
+"""Those that mean something else where they are left out than where they are empty."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Recipe:
     training: Training
     masking: Masking
     evaluation: Evaluation
+    lora: Lora | None
     document: Document
 
     @property
@@ -130,6 +135,10 @@ def recipe_of(document: Document) -> Recipe:
     tables = {
         **{name: reader.of_kind(name, kinds) for name, kinds in KINDS.items()},
         **{name: reader.table(name, cls) for name, cls in TABLES.items()},
+        **{
+            name: reader.table(name, cls) if name in document.data else None
+            for name, cls in OPTIONAL.items()
+        },
     }
     rest = {key: value for key, value in document.data.items() if key not in tables}
     head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
@@ -146,9 +155,32 @@ def recipe_of(document: Document) -> Recipe:
             place = document.place(("schedule", "decay"), value=True)
             help = "lower `decay` or `warmup`, or state more `steps` in `[training]`"
             reader.findings.add(Problem(f"{message} after the warm-up", place, help))
+    if tables["lora"] is not None:
+        reader.findings.add(*_not_with_lora(document, training, tables["optimizer"]))
     if reader.findings:
         raise reader.findings.error()
     return Recipe(head=head, document=document, **tables)
+
+
+def _not_with_lora(
+    document: Document, training: Training | None, optimizer: Optimizer | None
+) -> Iterator[Problem]:
+    """What a recipe with `[lora]` cannot state."""
+    if training is not None and training.frozen:
+        message = "with `[lora]`, all weights that it does not name are frozen"
+        yield Problem(message, document.place(("training", "frozen")), "leave out `frozen`")
+    if training is not None and training.average > 1:
+        message = "the mean of several products B A is no product of this rank"
+        place = document.place(("training", "average"), value=True)
+        yield Problem(message, place, "leave out `average`, or `[lora]`")
+    if training is not None and training.shard:
+        message = "with `[lora]`, weights are not sharded: most of them have no gradients"
+        place = document.place(("training", "shard"), value=True)
+        yield Problem(message, place, "leave out `shard`: each process has all weights")
+    if isinstance(optimizer, Muon):
+        message = "Muon is for matrices of layers, and with `[lora]` none of them is trained"
+        place = document.place(("optimizer", "kind"), value=True)
+        yield Problem(message, place, 'A and B are trained by `kind = "adamw"`')
 
 
 class _Reader:

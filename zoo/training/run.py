@@ -286,6 +286,7 @@ class Run:
             "path": str(self.folder / WEIGHTS),
             "parameters": self.learner.spec.n_parameters,
             "frozen_parameters": sum(tensors[name].size for name in self.learner.frozen),
+            **({} if self.recipe.lora is None else {"lora_parameters": self.n_in_updates()}),
             "steps": self.loop.kept,
             **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
@@ -299,6 +300,14 @@ class Run:
                 for key, value in self.loop.measure(rows).items()
             },
         }
+
+    def n_in_updates(self) -> int:
+        """The number of elements of the factors of all low-rank updates."""
+        assert self.recipe.lora is not None
+        tensors = self.learner.spec.tensors
+        return self.recipe.lora.rank * sum(
+            sum(tensors[name].shape) for name in self.learner.adapted
+        )
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
         """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""

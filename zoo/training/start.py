@@ -16,7 +16,7 @@ from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
-from zoo.training.frozen import frozen_weights
+from zoo.training.frozen import adapted_weights, frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
@@ -44,6 +44,8 @@ class Start(NamedTuple):
     """What the model reads and predicts."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
+    adapted: frozenset[str]
+    """Those of them that get low-rank updates, which are."""
     published: Published = UNPUBLISHED
     """The special ids of the saved model, if its tokenizers are used."""
     taken: Mapping[str, str] | None = None
@@ -72,15 +74,17 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         raise placed(error, place) from None
     origin = None if header is None else header.origin
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
+    adapted = adapted_weights(recipe, spec)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
             raise TrainingError(Problem(message, at, hint))
-        return _from_other(recipe, registry, spec, sides, frozen)
+        return _from_other(recipe, registry, spec, sides, frozen, adapted)
     if header is None:
-        return Start(source, spec, None, None, sides, frozen)
+        _refuse_lora(recipe)
+        return Start(source, spec, None, None, sides, frozen, adapted)
     weights = find_weights(source, registry).path
     specials = _published(recipe, weights, header, sides)
     return Start(
@@ -90,6 +94,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         header.origin,
         sides,
         frozen,
+        adapted,
         specials,
         content=header.content_digest,
     )
@@ -128,8 +133,21 @@ def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> P
     return read_published(folder_of(weights), published_config(header.origin), sides)
 
 
+def _refuse_lora(recipe: Recipe) -> None:
+    """Raise `TrainingError` if weights that begin anew are to be adapted."""
+    if recipe.lora is not None:
+        message = "`[lora]` adapts the weights of a saved model, and `model` is a spec"
+        hint = "name a saved model as the `model`, or as the `weights` of the spec"
+        raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
+
+
 def _from_other(
-    recipe: Recipe, registry: Registry, spec: ModelSpec, sides: Sides, frozen: frozenset[str]
+    recipe: Recipe,
+    registry: Registry,
+    spec: ModelSpec,
+    sides: Sides,
+    frozen: frozenset[str],
+    adapted: frozenset[str],
 ) -> Start:
     """The start from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
@@ -151,6 +169,7 @@ def _from_other(
         origin,
         sides,
         frozen,
+        adapted,
         _published(recipe, weights, header, sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),

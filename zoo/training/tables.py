@@ -470,6 +470,22 @@ class Training(Table):
         return self
 
 
+class Lora(Table):
+    """Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685) of a saved model: of a matrix W, W +
+    `alpha` / `rank` B A is used, and only A and B are trained. All other weights stay as they are,
+    but for those that begin anew (`new`). The result has the sums as its weights."""
+
+    weights: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """The matrices of linear maps that are adapted, by name with wildcards as in `frozen`:
+    `["*.q_proj.weight", "*.v_proj.weight"]`."""
+    rank: Size = 8
+    """The rows of A, which start from random numbers, and the columns of B, which start from 0."""
+    alpha: Positive = 8.0
+    """The factor of B A, times `rank`."""
+    dropout: Probability = 0.0
+    """The share of the inputs of A that are left out in training."""
+
+
 class Masking(Table):
     """What a masked language model predicts (Devlin et al. 2018, arXiv:1810.04805): some tokens of
     each text, drawn anew each time (Liu et al. 2019, arXiv:1907.11692). Those of held-out texts are

@@ -104,7 +104,7 @@ def _trained(
     model = make_model(start, recipe, accelerator, registry)
     whole = accelerator.unwrap_model(model)
     optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
-    learner = Learner(start.spec, model, optimizer, accelerator, start.frozen)
+    learner = Learner(start.spec, model, optimizer, accelerator, start.frozen, start.adapted)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
