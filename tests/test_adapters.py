@@ -362,6 +362,8 @@ def test_tied_tables_are_not_adapted(tmp_path: Path, name: str, copied: bool) ->
     with pytest.raises(zoo.WeightsError, match="the adapter does not fit") as error:
         zoo.import_folder(tmp_path / "base", tmp_path / "out", adapter=adapter)
     assert "it says that it is of `somebody/tiny`" in str(error.value)
+    if copied:
+        assert f"it changes `{name}.weight`, of which the checkpoint has a copy" in str(error.value)
 
 
 def test_missing_files(tmp_path: Path) -> None:
