@@ -20,13 +20,14 @@ _FREE_OF_TRAINING = (
     "steps",
     "patience",
     "accumulate",
+    "recompute",
     "shard",
     "log_every",
     "valid_every",
     "checkpoint_every",
 )
 """The keys of `[training]` that may change. The parts of a batch make the same update, but for
-rounding, and so do the shards of a model."""
+rounding, and so do the shards of a model; layers that are computed again make the very same."""
 _OF_MODEL = ("model", "weights")
 """The keys that say where the model is, which has digests of its own."""
 

@@ -26,6 +26,7 @@ from zoo.sharding.together import failure_of, raise_failure
 from zoo.training.extras import imported
 from zoo.training.low_rank import add_updates
 from zoo.training.recipe import Recipe
+from zoo.training.recompute import recompute_layers
 from zoo.training.sides import Sides
 from zoo.training.start import Start
 from zoo.transformer import Transformer
@@ -89,7 +90,7 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
 
     Args:
         start: the model that the recipe names.
-        recipe: has the seed, and whether the weights are sharded.
+        recipe: has the seed, and whether the weights are sharded and the layers computed again.
         accelerator: the `accelerate.Accelerator` of this process.
         registry: where the plugins are looked up.
 
@@ -120,13 +121,14 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
             raise placed(error, place) from None
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
-    if mesh is not None:
-        return model
-    if accelerator.num_processes > 1 and not _reaches_all(model, start.sides):
+    replicated = accelerator.num_processes > 1 and mesh is None
+    if replicated and not _reaches_all(model, start.sides):
         # A search in each step, after which no process waits for gradients that never come.
         kwargs = imported("accelerate.utils").DistributedDataParallelKwargs
         accelerator.ddp_handler = kwargs(find_unused_parameters=True)
-    prepared: nn.Module = accelerator.prepare_model(model)
+    if recipe.training.recompute:
+        recompute_layers(model)
+    prepared: nn.Module = model if mesh is not None else accelerator.prepare_model(model)
     return prepared
 
 

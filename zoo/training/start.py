@@ -75,6 +75,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     origin = None if header is None else header.origin
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
+    _check_layers(recipe, spec)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
@@ -124,6 +125,14 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
         message = f"there is no file and no model {quoted(name)}"
         raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
+
+
+def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:
+    """Raise TrainingError if layers are to be computed again, and the model has none."""
+    if recipe.training.recompute and not any(True for _ in spec.layout.layers()):
+        message = f"{spec.name} has no layers that could be computed again"
+        place = recipe.document.place(("training", "recompute"), value=True)
+        raise TrainingError(Problem(message, place, "leave out `recompute`"))
 
 
 def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:

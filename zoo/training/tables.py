@@ -427,6 +427,9 @@ class Training(Table):
     accumulate: Size = 1
     """The number of parts that a batch is divided into to save memory. The update stays the
     same."""
+    recompute: bool = False
+    """Whether the layers are computed a second time in the backward pass, so that only their inputs
+    are kept in memory. The update stays the same, to the last bit."""
     max_length: Annotated[int, Field(ge=2)] = 256
     """The most tokens of a sequence. Longer pairs are left out of training, longer text is cut into
     pieces, and texts to classify or to translate and translations are truncated."""
