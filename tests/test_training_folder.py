@@ -4,6 +4,7 @@ no part of a run."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,10 +19,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from toy_training import MODEL, RECIPE, command, write_toy
+from trials import without_privileges
 
 import zoo
 from zoo.training import lock, train
 from zoo.training.checkpoints import checkpoints
+from zoo.training.loop import Loop
 
 SHORT = RECIPE.replace("steps = 12", "steps = 8")
 BEST = SHORT.replace("average = 2", 'keep = "best"')
@@ -217,6 +220,53 @@ def test_the_best_checkpoint_is_missed_before_training_goes_on(project: Path) ->
     shutil.rmtree(Path("out") / "checkpoints" / f"step-{report['best_step']:08}")
     with pytest.raises(zoo.TrainingError, match=r"the best checkpoint so far, .* is missing"):
         zoo.train(path, output="out", resume=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize(("closed", "mode"), [(".", 0o600), ("checkpoints", 0o300)])
+def test_checkpoints_that_may_not_be_read_are_not_taken_for_none(
+    closed: str, mode: int, project: Path, environment: dict[str, str]
+) -> None:
+    """Of a run that has not ended, which would begin anew."""
+    path = write_toy(project, SHORT)
+    zoo.train(path, output="out")
+    for name in ("model.safetensors", "metrics.json"):
+        Path("out", name).unlink()
+    Path("out", closed).chmod(mode)
+    try:
+        done = subprocess.run(
+            command("train", path, "-o", "out", "--resume"),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=without_privileges,
+        )
+    finally:
+        Path("out", closed).chmod(0o755)
+    assert done.returncode == 2
+    assert done.stderr == "error: `out/checkpoints` cannot be read: Permission denied\n"
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_told(project: Path) -> None:
+    """The new one is complete by then, and the run goes on from it."""
+    path = write_toy(project, SHORT.replace("average = 2", ""))
+    whole = zoo.train(path, output="whole")
+    remove = shutil.rmtree
+
+    def opened(path: Path) -> None:
+        if path.name == "step-00000004":  # as of a file that is open elsewhere, on a network's disk
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        remove(path)
+
+    told = r"the old checkpoint `out/checkpoints/step-00000004` cannot be removed: Directory not em"
+    with patch("shutil.rmtree", opened), pytest.raises(zoo.TrainingError, match=told):
+        zoo.train(path, output="out")
+    with patch.object(Loop, "update", side_effect=AssertionError):
+        resumed = zoo.train(path, output="out", resume=True)
+    assert whole is not None
+    assert resumed is not None
+    assert resumed["content_digest"] == whole["content_digest"]
 
 
 def test_a_file_is_no_folder_to_resume_in(project: Path) -> None:

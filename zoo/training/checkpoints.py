@@ -80,7 +80,8 @@ def write_checkpoint(
         best: the step of the best checkpoint, if one is chosen.
 
     Raises:
-        TrainingError: it cannot be written; earlier checkpoints are untouched.
+        TrainingError: it cannot be written, and earlier checkpoints are untouched; or an old one
+            cannot be removed.
     """
     path = checkpoint_of(folder, step)
     temporary = folder / f".{path.name}.tmp"
@@ -105,7 +106,16 @@ def write_checkpoint(
             sync(folder)
             for old in checkpoints(folder)[:-keep]:
                 if best is None or old != checkpoint_of(folder, best):
-                    shutil.rmtree(old)
+                    _remove(old)
+
+
+def _remove(old: Path) -> None:
+    try:
+        shutil.rmtree(old)
+    except OSError as error:
+        message = f"the old checkpoint {quoted(old)} cannot be removed: {error.strerror}"
+        hint = "the new one is complete; `--resume` goes on from it"
+        raise TrainingError(Problem(message, help=hint)) from None
 
 
 class _Record(BaseModel):

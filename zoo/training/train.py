@@ -126,12 +126,15 @@ def _trained(
 
 
 def _refuse_unreadable(folder: Path) -> None:
-    try:
-        any(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return  # nothing exists, or a file in place of a folder, which is reported later
-    except OSError as error:
-        raise ZooError(f"{quoted(folder)} cannot be read: {error.strerror}") from None
+    """Raise `ZooError` if the folder or its checkpoints cannot be read, which would be taken for
+    there being none."""
+    for one in (folder, folder / CHECKPOINTS):
+        try:
+            any(one.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # nothing exists, or a file in place of a folder, which is reported later
+        except OSError as error:
+            raise ZooError(f"{quoted(one)} cannot be read: {error.strerror}") from None
 
 
 def _refuse_another_run(folder: Path, *, resume: bool) -> None:
