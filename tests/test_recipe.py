@@ -315,6 +315,17 @@ def test_validating_looks_for_data_where_training_does(project: Path) -> None:
     assert validated(project, "recipe.toml", "--data", "data")[0] == 0
 
 
+def test_a_measurement_without_data_is_told(project: Path) -> None:
+    def notes(recipe: str) -> list[str]:
+        return list(read_recipe(write_toy(project, recipe)).notes())
+
+    assert notes(RECIPE) == []
+    assert notes(RECIPE.replace("valid = 4", "")) == [
+        "valid_every = 6: no data is held out (`valid`)"
+    ]
+    assert notes(RECIPE.replace("valid = 4", "").replace("valid_every = 6", "")) == []
+
+
 def test_validating_gives_the_notes_of_training(project: Path) -> None:
     recipe = RECIPE.replace("warmup = 4", "warmup = 13").replace("average = 2", "average = 9")
     write_toy(project, recipe.replace("valid = 4", 'valid = 4\ntest = "toy.tsv"'))

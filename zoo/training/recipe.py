@@ -94,6 +94,8 @@ class Recipe:
         if training.average > n_checkpoints:
             told = counted(n_checkpoints, "checkpoint")
             yield f"average = {training.average}: the run has {told}, and all count"
+        if "valid_every" in training.model_fields_set and self.data.valid == 0:
+            yield f"valid_every = {training.valid_every:,}: no data is held out (`valid`)"
         if warmup > training.steps:
             yield (
                 f"warmup = {warmup:,}: the learning rate does not reach its peak in "
