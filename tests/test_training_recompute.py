@@ -72,7 +72,8 @@ def test_they_are_the_same_in_bfloat16_and_in_parts(kept: Kept) -> None:
 
 @pytest.mark.parametrize("shard", ["false", "true"])
 def test_they_are_the_same_in_two_processes(kept: Kept, shard: str) -> None:
-    model, shared = MODELS["experts"] + SHARED_KEYS, f"average = 2\nshard = {shard}"
+    model = MODELS["experts"] + SHARED_KEYS
+    shared = f"average = 2\naccumulate = 2\nshard = {shard}"
     again = kept(AGAIN.replace("average = 2", shared), model, processes=2)
     assert again == kept(RECIPE.replace("average = 2", shared), model, processes=2)
 
