@@ -104,6 +104,15 @@ def test_a_run_goes_on_bit_by_bit(trained: Path, tmp_path: Path) -> None:
         zoo.train(path, output=tmp_path / "parts", resume=True)
 
 
+def test_layers_that_are_computed_again_learn_the_same(trained: Path, tmp_path: Path) -> None:
+    path = trained / "again.toml"
+    zoo.train(trained / "recipe.toml", output=tmp_path / "once")
+    path.write_text(TUNING.replace("log_every", "recompute = true\nlog_every"))
+    zoo.train(path, output=tmp_path / "again")
+    once, again = tensors(tmp_path / "once"), tensors(tmp_path / "again")
+    assert all(torch.equal(tensor, again[name]) for name, tensor in once.items())
+
+
 def test_checkpoints_hold_the_factors_alone(trained: Path, tmp_path: Path) -> None:
     """And the optimiser's two means of each."""
     zoo.train(trained / "recipe.toml", output=tmp_path / "run")
