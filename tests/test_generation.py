@@ -570,6 +570,19 @@ def test_a_sequence_ends_with_a_stop_sequence(decoders: peers.Pair) -> None:
         assert (one.ended == "stop") == bool(ends)
 
 
+def test_a_function_judges_where_each_sequence_ends(decoders: peers.Pair) -> None:
+    ours = decoders[1]
+    whole = generated(ours)
+    odd = lambda ids: sum(ids) % 3 == 1  # noqa: E731
+    asked: dict[str, Any] = {"max_new_tokens": NEW, "eos": EOS, "stop": odd}
+    for row, one in zip(whole, zoo.generate(ours, PROMPTS, **asked), strict=True):
+        ends = [n for n in range(1, len(row) + 1) if odd(row[:n])]
+        assert list(one.ids) == (row[: ends[0]] if ends else row)
+        assert (one.ended == "stop") == bool(ends and (len(one.ids) < NEW or odd(one.ids)))
+    with pytest.raises(zoo.InputError, match="a function as `stop` is for greedy search and"):
+        zoo.generate(ours, PROMPTS, method=zoo.Beam(), **asked)
+
+
 def test_the_first_reason_to_end_is_told() -> None:
     ends = Ends(3, frozenset({9}), ((5, 9), (7,)))
     assert [ends.of(ids) for ids in ([5, 9], [1, 7], [1, 5, 7], [1, 2, 9], [1, 2, 3], [5])] == [

@@ -48,6 +48,7 @@ GENERATING_OPTIONS = {
     "repetition_penalty",
     "eos",
     "start",
+    "stop",
     "draft",
     "lookup",
     "cuda_graph",
@@ -131,6 +132,12 @@ GENERATING_OPTIONS = {
     "  [default: that of the folder]",
 )
 @click.option(
+    "--stop",
+    metavar="TEXT",
+    multiple=True,
+    help="End a generated text before this one. State it for each.",
+)
+@click.option(
     "--draft",
     type=model_type,
     metavar="MODEL",
@@ -173,6 +180,7 @@ def run(
     repetition_penalty: float | None,
     eos: int | None,
     start: tuple[int, ...],
+    stop: tuple[str, ...],
     draft: str | None,
     lookup: bool,
     dtype: str | None,
@@ -235,6 +243,7 @@ def run(
             "method": method,
             "eos": eos,
             "start": start or None,
+            "stop": stop,
             "cuda_graph": cuda_graph,
             "top": top,
         }

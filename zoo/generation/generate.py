@@ -14,7 +14,7 @@ from zoo.generation.beam import beam_search
 from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding
 from zoo.generation.drafts import Draft, Drafting, Lookup
-from zoo.generation.ends import Ends
+from zoo.generation.ends import Ends, Stop
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
@@ -33,7 +33,7 @@ def generate(
     max_new_tokens: int,
     method: Greedy | Sampling | Beam = GREEDY,
     eos: int | Sequence[int] = (),
-    stop: Sequence[Sequence[int]] = (),
+    stop: Stop = (),
     start: int | Sequence[int] | None = None,
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
@@ -54,7 +54,8 @@ def generate(
         max_new_tokens: the most tokens that are generated for a sequence.
         method: how tokens are chosen.
         eos: an id, or ids, that end a sequence.
-        stop: sequences of ids that end it too.
+        stop: sequences of ids that end it too; or a function of the new ids of a sequence that says
+            whether it ends, which beam search does not take.
         start: with an encoder, the ids that each target begins with.
         mask: boolean mask of a tensor of ids or vectors, (batch, length), False at padding.
         memory: for a decoder with a `memory_width`, the states that it attends to,
@@ -75,6 +76,8 @@ def generate(
     """
     check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
+    if ends.judge is not None and isinstance(method, Beam):
+        raise not_for_beams("a function as `stop` is")
     ready = _Ready.of(
         model,
         method,
@@ -104,7 +107,7 @@ def stream(
     max_new_tokens: int,
     method: Greedy | Sampling = GREEDY,
     eos: int | Sequence[int] = (),
-    stop: Sequence[Sequence[int]] = (),
+    stop: Stop = (),
     start: int | Sequence[int] | None = None,
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
@@ -150,6 +153,16 @@ def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
     if not isinstance(method, kinds):
         known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
         raise InputError(f"`method` is one of {known}, not {method!r:.80}")
+
+
+def not_for_beams(what: str) -> InputError:
+    """The error for what goes without beam search."""
+    return InputError(
+        Problem(
+            f"{what} for greedy search and sampling, not for several beams",
+            help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +239,7 @@ def _drafting(
     if draft is None:
         return None
     if isinstance(method, Beam):
-        raise InputError(
-            Problem(
-                "guessed tokens are for greedy search and sampling, not for several beams",
-                help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
-            )
-        )
+        raise not_for_beams("guessed tokens are")
     if not cache:
         raise InputError("guessed tokens are checked with a cache: leave `cache` True")
     if cuda_graph:

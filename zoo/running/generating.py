@@ -10,9 +10,10 @@ import torch
 
 from zoo.errors import InputError
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate
-from zoo.generation.generate import check_method
+from zoo.generation.generate import check_method, not_for_beams
 from zoo.generation.methods import for_batch
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
+from zoo.running.stops import Stops
 from zoo.running.text import Text
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -21,14 +22,21 @@ from zoo.transformer import Transformer
 def generate_arguments(
     spec: ModelSpec,
     settings: Settings,
+    text: Text,
+    *,
     max_new_tokens: int,
     method: Greedy | Sampling | Beam | None,
     eos: int | None,
     start: int | Sequence[int] | None,
+    stop: Sequence[str],
 ) -> dict[str, Any]:
     """The arguments of `generate` that say how text is generated, where it begins and where it
-    ends: those that are given, and else those of the model's folder. Raises WeightsError if the
-    settings do not fit the model."""
+    ends: those that are given, and else those of the model's folder.
+
+    Raises:
+        InputError: what is given does not fit the model.
+        WeightsError: the settings do not fit it.
+    """
     how = spec.model.generation
     assert how is not None  # the model has a task that generates
     asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
@@ -44,6 +52,10 @@ def generate_arguments(
     else:
         check_method(method, (Greedy, Sampling, Beam))
         asked["method"] = settings.completed(method)
+    if stops := Stops.read(stop, text):
+        if isinstance(asked["method"], Beam):
+            raise not_for_beams("texts to `stop` at are")
+        asked["stop"] = stops
     with suppress(TypeError):  # a single id has no length
         if len(cast("Sequence[int]", start)) > 1:
             # The target begins with more than its usual id, so nothing is missing after that.
@@ -77,13 +89,14 @@ def generated(
         batch: the number of the batch among others, from 0.
     """
     method = for_batch(asked["method"], batch)
-    return [_result(one, text) for one in generate(model, inputs, **{**asked, "method": method})]
+    found = generate(model, inputs, **{**asked, "method": method})
+    return [_result(one, text, asked.get("stop")) for one in found]
 
 
-def _result(found: Generated, text: Text) -> dict[str, Any]:
-    shown = found.ids[:-1] if found.ended == "eos" else found.ids
+def _result(found: Generated, text: Text, stops: Stops | None) -> dict[str, Any]:
+    shown = text.decode(found.ids[:-1] if found.ended == "eos" else found.ids)
     return {
-        "text": text.decode(shown),
+        "text": shown if stops is None else stops.before(shown),
         "ids": list(found.ids),
         "score": found.score,
         "ended": found.ended,

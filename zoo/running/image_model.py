@@ -128,6 +128,7 @@ class ImageModel:
         method: Greedy | Sampling | Beam | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
+        stop: Sequence[str] = (),
         cuda_graph: bool = False,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
@@ -141,7 +142,8 @@ class ImageModel:
             top: how many of the likeliest classes or labels are told. By default all labels; five
                 classes, and of a model whose images may be of several classes also all that are
                 likelier than not.
-            max_new_tokens, method, eos, start, cuda_graph: for captions, as in `TextModel.run`.
+            max_new_tokens, method, eos, start, stop, cuda_graph: for captions, as in
+                `TextModel.run`.
             places: where each image is, for messages; by default a file's path, or `image 2`.
 
         Returns:
@@ -164,7 +166,14 @@ class ImageModel:
         if task in GENERATING:
             check_count("max_new_tokens", max_new_tokens)
             asked = generate_arguments(
-                self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+                self.transformer.spec,
+                self.settings,
+                self.text,
+                max_new_tokens=max_new_tokens,
+                method=method,
+                eos=eos,
+                start=start,
+                stop=stop,
             )
             asked["cuda_graph"] = cuda_graph
         else:
@@ -173,6 +182,7 @@ class ImageModel:
                 method=method,
                 eos=eos,
                 start=start,
+                stop=stop or None,
                 cuda_graph=cuda_graph,
             )
         results: list[dict[str, Any]] = []

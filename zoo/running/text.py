@@ -20,7 +20,7 @@ MASKS = ("[MASK]", "<mask>")
 """The names of the mask token in published tokenizers."""
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
-_PARTIAL = "\N{REPLACEMENT CHARACTER}"
+PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
 
 
@@ -42,6 +42,8 @@ class Text(Protocol):
     def id_of(self, token: str) -> int | None: ...
 
     def tokens(self) -> tuple[Tokens, Tokens] | None: ...
+
+    def special_tokens(self) -> dict[str, int]: ...
 
 
 Tokens = dict[int, str]
@@ -117,6 +119,10 @@ class Numbers:
     def tokens(self) -> None:
         """None: without a tokenizer, no token has a text."""
         return
+
+    def special_tokens(self) -> dict[str, int]:
+        """None: without a tokenizer, no token is special."""
+        return {}
 
 
 class Tokenized:
@@ -202,6 +208,11 @@ class Tokenized:
         """The tokens of the input, and those of the output."""
         return _tokens_of(self.source), _tokens_of(self.target)
 
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the special tokens of the output, which `decode` leaves out."""
+        added = self.target.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items() if token.special}
+
 
 def _tokens_of(tokenizer: Any) -> Tokens:
     return {id_: token for token, id_ in tokenizer.get_vocab(with_added_tokens=True).items()}
@@ -256,7 +267,7 @@ def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:
     for id_ in ids:
         read.append(id_)
         both = text.decode(read[last:])
-        if len(both) > len(before) and both.startswith(before) and not both.endswith(_PARTIAL):
+        if len(both) > len(before) and both.startswith(before) and not both.endswith(PARTIAL):
             told.append(both[len(before) :])
             yield told[-1]
             last, new = new, len(read)

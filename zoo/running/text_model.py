@@ -110,6 +110,7 @@ class TextModel:
         method: Greedy | Sampling | Beam | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
+        stop: Sequence[str] = (),
         mask_id: int | None = None,
         top: int | None = None,
         places: Sequence[Place] | None = None,
@@ -129,6 +130,8 @@ class TextModel:
                 that a target begins with, holds for a method too that does not state it.
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
+            stop: texts that end a generated text, which stops before the first of them, whichever
+                tokens it comes in; or special tokens, by their text. Not with beams.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             top: how many of the likeliest classes or tokens are told. By default five; of a model
                 whose texts may be of several classes also all that are likelier than not, and of a
@@ -160,6 +163,7 @@ class TextModel:
                 method=method,
                 eos=eos,
                 start=start,
+                stop=stop or None,
                 draft=draft,
                 cuda_graph=cuda_graph,
             )
@@ -178,7 +182,14 @@ class TextModel:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
             asked = generate_arguments(
-                self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+                self.transformer.spec,
+                self.settings,
+                self.text,
+                max_new_tokens=max_new_tokens,
+                method=method,
+                eos=eos,
+                start=start,
+                stop=stop,
             )
             asked |= {"draft": draft, "cuda_graph": cuda_graph}
             found = self._generated([row.ids for row in rows], asked)
@@ -200,6 +211,7 @@ class TextModel:
         method: Greedy | Sampling | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
+        stop: Sequence[str] = (),
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
     ) -> Iterator[str]:
@@ -220,7 +232,14 @@ class TextModel:
         if self._is_blank(text):
             return iter(())
         asked = generate_arguments(
-            self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+            self.transformer.spec,
+            self.settings,
+            self.text,
+            max_new_tokens=max_new_tokens,
+            method=method,
+            eos=eos,
+            start=start,
+            stop=stop,
         )
         ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._row(text, max_new_tokens).ids]
@@ -229,7 +248,8 @@ class TextModel:
             return (found["text"] for found in self._generated(rows, asked))
         steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
-        return pieces(self.text, cast("Iterator[int]", ids))
+        found = pieces(self.text, cast("Iterator[int]", ids))
+        return asked["stop"].pieces_before(found) if "stop" in asked else found
 
     def draft(self, smaller: TextModel, *, n_tokens: int = 4) -> Draft:
         """Take a smaller model as what guesses this one's tokens.

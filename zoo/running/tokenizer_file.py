@@ -63,14 +63,19 @@ def encode(
             be encoded, such as one with an unknown word by a tokenizer without a token for these.
     """
     for one in (text,) if second is None else (text, second):
-        if not isinstance(one, str):
-            raise InputError(f"a text is a string, not {one!a:.80}")
-        try:
-            one.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{one!a:.80} is not a text that can be written in UTF-8") from None
+        check_text(one)
     with tokenizer_code(cannot_encode):
         return tokenizer.encode(text, second, add_special_tokens=add_special_tokens)
+
+
+def check_text(text: object) -> None:
+    """Raise InputError if this is not a string, or contains half a character (a lone surrogate)."""
+    if not isinstance(text, str):
+        raise InputError(f"a text is a string, not {text!a:.80}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
 
 
 def encoded(
