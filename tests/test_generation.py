@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,13 @@ def expected(
     theirs: nn.Module, row: list[int], *, eos: Sequence[int] = (EOS,), **options: Any
 ) -> list[int]:
     """Return the tokens that `transformers` generates for one row, up to its end token."""
+    return all_expected(theirs, row, eos=eos, **options)[0]
+
+
+def all_expected(
+    theirs: nn.Module, row: list[int], *, eos: Sequence[int] = (EOS,), **options: Any
+) -> list[list[int]]:
+    """Return the tokens of each sequence that `transformers` generates for one row."""
     config = GenerationConfig(
         max_new_tokens=NEW,
         eos_token_id=list(eos),
@@ -74,9 +82,9 @@ def expected(
     ids = torch.tensor([row])
     found = given.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids))
     first = 1 if theirs.config.is_encoder_decoder else len(row)
-    new: list[int] = found[0, first:].tolist()
-    ends = [place for place, id_ in enumerate(new) if id_ in eos]
-    return new[: ends[0] + 1] if ends else new
+    every: list[list[int]] = found[:, first:].tolist()
+    ends = [[place for place, id_ in enumerate(new) if id_ in eos] for new in every]
+    return [new[: at[0] + 1] if at else new for new, at in zip(every, ends, strict=True)]
 
 
 def generated(ours: Transformer, method: Any = GREEDY, **options: Any) -> list[list[int]]:
@@ -541,6 +549,73 @@ def test_a_seed_decides_what_is_drawn(four_tokens: Transformer) -> None:
         ]
 
     assert drawn(1) == drawn(1) != drawn(2)
+
+
+# --- several answers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eos", [[EOS], [3, 12, 25, 42]])
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_best_of_a_beam_search(
+    decoders: peers.Pair, translators: peers.Pair, n: int, eos: list[int]
+) -> None:
+    for theirs, ours in (decoders, translators):
+        start = {"start": START} if hasattr(ours, "encode") else {}
+        asked: dict[str, Any] = {"max_new_tokens": NEW, "eos": eos, **start}
+        best = zoo.generate(ours, PROMPTS, method=zoo.Beam(n_answers=n), **asked)
+        for row, first in zip(PROMPTS, best, strict=True):
+            found = [first, *first.others]
+            options = {"num_beams": 4, "num_return_sequences": n}
+            assert [list(one.ids) for one in found] == all_expected(theirs, row, eos=eos, **options)
+            assert sorted((one.score for one in found), reverse=True) == [
+                one.score for one in found
+            ]
+        alone = zoo.generate(ours, PROMPTS, method=zoo.Beam(), **asked)
+        assert [replace(one, others=()) for one in best] == alone
+
+
+def test_fewer_than_asked_for_where_there_are_no_more(four_tokens: Transformer) -> None:
+    method = zoo.Beam(size=9, n_answers=9)
+    (found,) = zoo.generate(four_tokens, [1], max_new_tokens=1, method=method)
+    assert sorted(one.ids for one in (found, *found.others)) == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("draft", [None, zoo.Lookup()])
+def test_answers_are_drawn_as_for_repeated_prompts(
+    decoders: peers.Pair, translators: peers.Pair, draft: zoo.Lookup | None
+) -> None:
+    limits: dict[str, Any] = {"top_k": 9, "encoder_no_repeat_ngram_size": 2, "seed": 5}
+    for ours in (decoders[1], translators[1]):
+        start = {"start": START} if hasattr(ours, "encode") else {}
+        asked: dict[str, Any] = {"max_new_tokens": NEW, "eos": [EOS, 7], "draft": draft, **start}
+        found = zoo.generate(ours, PROMPTS, method=zoo.Sampling(n_answers=3, **limits), **asked)
+        repeated = [prompt for prompt in PROMPTS for _ in range(3)]
+        wanted = zoo.generate(ours, repeated, method=zoo.Sampling(**limits), **asked)
+        flat = [one for first in found for one in (first, *first.others)]
+        assert [one.ids for one in flat] == [one.ids for one in wanted]
+        assert [one.ended for one in flat] == [one.ended for one in wanted]
+        assert [one.score for one in flat] == pytest.approx([one.score for one in wanted])
+
+
+def test_a_prompt_of_several_answers_is_read_once(four_tokens: Transformer) -> None:
+    rows: list[int] = []
+    note = lambda module, given: rows.append(given[0].shape[0])  # noqa: E731
+    with four_tokens.decoder.register_forward_pre_hook(note):
+        zoo.generate(
+            four_tokens, [[1, 2], [3, 1]], max_new_tokens=3, method=zoo.Sampling(n_answers=5)
+        )
+    assert rows == [2, 10, 10]
+
+
+def test_what_gives_no_several_answers(four_tokens: Transformer) -> None:
+    with pytest.raises(zoo.InputError, match="`n_answers` is at most the number of beams, 4, not"):
+        zoo.Beam(n_answers=5)
+    with pytest.raises(zoo.InputError, match="`n_answers` must be"):
+        zoo.Greedy(n_answers=2)
+    with pytest.raises(zoo.InputError, match="`n_answers` must be at least 1"):
+        zoo.Sampling(n_answers=0)
+    with pytest.raises(zoo.InputError, match="a stream is of one answer for each prompt"):
+        zoo.stream(four_tokens, [1], max_new_tokens=3, method=zoo.Sampling(n_answers=2))
 
 
 # --- ends, streams, inputs ------------------------------------------------------------------------

@@ -450,6 +450,11 @@ def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any,
 
 
 @pytest.mark.parametrize(
+    ("what", "method"),
+    [("beams", zoo.Beam(size=9)), ("answers", zoo.Sampling(n_answers=9))],
+    ids=["beams", "answers"],
+)
+@pytest.mark.parametrize(
     ("vocab", "length", "n_bytes"),
     [
         # Two copies of the scores, and the keys and values of a layer.
@@ -459,15 +464,20 @@ def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any,
     ],
 )
 def test_more_beams_than_there_is_memory_for(
-    monkeypatch: pytest.MonkeyPatch, vocab: int, length: int, n_bytes: int
+    monkeypatch: pytest.MonkeyPatch,
+    vocab: int,
+    length: int,
+    n_bytes: int,
+    what: str,
+    method: zoo.Beam | zoo.Sampling,
 ) -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": vocab, "position": "rotary"})
-    asked: dict[str, Any] = {"max_new_tokens": 3, "method": zoo.Beam(size=9)}
-    monkeypatch.setattr("zoo.generation.beam.memory_limit", lambda: 9 * n_bytes)
+    asked: dict[str, Any] = {"max_new_tokens": 3, "method": method}
+    monkeypatch.setattr("zoo.generation.copies.memory_limit", lambda: 9 * n_bytes)
     assert zoo.generate(model, [1] * length, **asked)
-    monkeypatch.setattr("zoo.generation.beam.memory_limit", lambda: 9 * n_bytes - 1)
+    monkeypatch.setattr("zoo.generation.copies.memory_limit", lambda: 9 * n_bytes - 1)
     with pytest.raises(
-        InputError, match=r"^error: 9 beams do not fit into memory.*\n.*fewer beams"
+        InputError, match=rf"^error: 9 {what} do not fit into memory.*\n.*fewer {what}"
     ):
         zoo.generate(model, [1] * length, **asked)
 

@@ -270,6 +270,51 @@ def test_generating(
     assert found["text"] == " ".join(words)
 
 
+@pytest.mark.parametrize(
+    ("options", "method"),
+    [
+        (("--beams", "3"), zoo.Beam(size=3, n_answers=2)),
+        (("--sample",), zoo.Sampling(n_answers=2)),
+    ],
+)
+def test_several_answers(
+    with_words: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    method: Any,
+) -> None:
+    folder = with_words("pair")
+    model = zoo.load(folder)
+    (wanted,) = zoo.generate(model, [[3, 9, 4]], max_new_tokens=6, eos=1, start=0, method=method)
+    asked = (folder, "-n", "6", "--answers", "2", *options)
+    found = reported(capsys, *asked, "ich want ein")
+    both = [found, *found["others"]]
+    assert [tuple(one["ids"]) for one in both] == [wanted.ids, wanted.others[0].ids]
+    assert [one["score"] for one in both] == [wanted.score, wanted.others[0].score]
+    texts = [one["text"] for one in both]
+    for at_terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda it=at_terminal: it)
+        assert said(capsys, *asked, "ich want ein") == "".join(f"{text}\n" for text in texts)
+    # Of a blank line too there are as many, so that one knows which line each is of.
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\nich want ein\n")))
+    assert said(capsys, *asked) == "".join(f"{text}\n" for text in ["", "", *texts])
+
+
+def test_answers_that_are_refused(
+    with_words: Callable[[str], str], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("run", with_words("decoder"), "ich", "--answers", "3")
+    assert "--answers goes with --sample or --beams" in refused(*asked)
+    told = refused(*asked, "--beams", "2")
+    assert "`--answers` is at most the number of beams, 2, not 3" in told
+    assert "mlm generates no text" in refused("run", with_words("mlm"), "ich", "--answers", "3")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ich\n")))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    told = refused("run", "decoder", "--answers", "3", "--sample", "--chat")
+    assert "--answers: a chat that you type goes on with one answer" in told
+
+
 def test_each_batch_draws_numbers_of_its_own(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

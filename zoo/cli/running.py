@@ -39,6 +39,7 @@ GENERATING_OPTIONS = {
     "system",
     "max_new_tokens",
     "beams",
+    "n_answers",
     "sample",
     "temperature",
     "top_k",
@@ -101,6 +102,14 @@ GENERATING_OPTIONS = {
     "--beams",
     type=click.IntRange(1, 10_000),
     help="Use beam search with so many beams.  [default: as the folder says]",
+)
+@click.option(
+    "--answers",
+    "n_answers",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    metavar="N",
+    help="Draw N texts with --sample, or tell the N best with --beams.  [default: 1]",
 )
 @click.option(
     "--sample/--no-sample",
@@ -171,6 +180,7 @@ def run(
     pairs: bool,
     max_new_tokens: int,
     beams: int | None,
+    n_answers: int,
     sample: bool | None,
     temperature: float | None,
     top_k: int | None,
@@ -237,6 +247,8 @@ def run(
             if given and not sample and not found.settings.do_sample:
                 raise _only_drawn(given)
             method = found.settings.method(changes, sample=sample, beams=beams)
+            if n_answers > 1:
+                method = _of_several(method, n_answers)
             _tell_settings(found.settings, method)
         asked: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
@@ -329,6 +341,15 @@ def _only_drawn(given: Iterable[str]) -> click.UsageError:
     return click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
 
 
+def _of_several(method: Greedy | Sampling | Beam, n_answers: int) -> Sampling | Beam:
+    """A method that generates several texts. Raises UsageError for one that finds one alone."""
+    from zoo.generation.methods import Greedy
+
+    if isinstance(method, Greedy):
+        raise click.UsageError("--answers goes with --sample or --beams")
+    return type(method)(**{**dict(method), "n_answers": n_answers})
+
+
 def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:
     """Say on the standard error what the folder, and no option, says of how tokens are chosen."""
     if applied := settings.applied(method):
@@ -377,6 +398,8 @@ def _answer_inputs(
     elif prompts:
         _answer_each(model, prompts, asked, as_json=as_json)
     elif reading.chat and sys.stdin is not None and sys.stdin.isatty():
+        if asked["method"].n_answers > 1:
+            raise click.UsageError("--answers: a chat that you type goes on with one answer")
         _converse(answer, reading.instructions)
     else:
         for number, (places, lines) in enumerate(standard_input.lines()):
@@ -400,8 +423,9 @@ def _answer(
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
-    # A beam search has no final tokens before its end.
-    in_pieces = model.task in GENERATING and not isinstance(asked["method"], Beam)
+    # A beam search has no final tokens before its end, and several texts come at once.
+    method = asked["method"]
+    in_pieces = model.task in GENERATING and not isinstance(method, Beam) and method.n_answers == 1
     shown = sys.stdout.isatty() and not as_json
     if not in_pieces or not shown or not isinstance(model, TextModel):
         (report,) = model.run([prompt], **asked, places=None if place is None else [place])

@@ -3,8 +3,8 @@
 One file for each step: `prompts` and `inputs` (check the arguments), `decoding` (the model and its
 cache: from tokens to the scores of the next token), `scores` (what is forbidden or forced),
 `choosing` and `sampling` (from scores to the chosen token), `search` (the loop of greedy search and
-sampling), `drafts` and `speculative` (the same with guessed tokens), `beam` (beam search) and
-`ends` (when a sequence ends).
+sampling), `drafts` and `speculative` (the same with guessed tokens), `beam` (beam search),
+`copies` (several sequences for a prompt) and `ends` (when a sequence ends).
 """
 
 from zoo.generation.arrange import arrange_weights

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
 from zoo.generation.ends import Ends
-from zoo.generation.methods import Beam, Generated
+from zoo.generation.methods import Beam, Generated, with_others
 from zoo.generation.prompts import Rows
 from zoo.generation.scores import constrain, largest, penalize
-from zoo.memory_limit import memory_limit
 
 
 @dataclass(slots=True)
@@ -93,7 +92,7 @@ class Hypotheses:
 def beam_search(
     decoding: Decoding, prompt: Rows, sources: Sequence[list[int]], method: Beam, ends: Ends
 ) -> list[Generated]:
-    """Find the best sequence for each row.
+    """Find the best sequence for each row, or the best ones.
 
     In each step every running sequence is extended by every token. Those of the best `size`
     candidates that end are set aside; the best `size` candidates that do not end go on. A row is
@@ -105,7 +104,7 @@ def beam_search(
     """
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
-    _check_memory(size, scores, decoding)
+    check_memory(size, "beams", scores, decoding)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
     begun = prompt.lists()
     best: dict[int, Generated] = {}
@@ -136,7 +135,7 @@ def beam_search(
         for index, row in enumerate(rows):
             picked = row.extend(*table[index], method=method, ends=ends)
             if not picked or row.settled(table[index][0][picked[0]], n_tokens, method, ends):
-                best[row.number] = row.ended[0]
+                best[row.number] = with_others(row.ended[: method.n_answers])
             else:
                 going.append(index)
                 picks.append(picked)
@@ -153,24 +152,6 @@ def beam_search(
         seen = torch.cat([seen[parents], next_tokens], 1)
         scores = decoding.scores(next_tokens)
     return [best[number] for number in range(batch)]
-
-
-def _check_memory(size: int, scores: torch.Tensor, decoding: Decoding) -> None:
-    """Raise InputError if what `size` beams need after the prompt is larger than the machine's
-    memory: for each row the `scores`, (batch, vocab), their log-probabilities, and what is cached
-    of the prompt. The cache of a source is left out, which beams share."""
-    limit, cache = memory_limit(), decoding.cache
-    one = scores.nbytes + scores.numel() * max(scores.itemsize, torch.float32.itemsize)
-    if decoding.memory is None:
-        one += cache.n_bytes * cache.length // cache.capacity
-    if limit is not None and size * one > limit:
-        raise InputError(
-            Problem(
-                f"{size:,} beams do not fit into memory: their scores and what is cached of the "
-                f"prompt are {size * one:,} bytes, and this machine has {limit:,}",
-                help="fewer beams take less",
-            )
-        )
 
 
 def _candidates(

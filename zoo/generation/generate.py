@@ -17,7 +17,7 @@ from zoo.generation.drafts import Draft, Drafting, Lookup
 from zoo.generation.ends import Ends, Stop
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Inputs
-from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
+from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling, with_others
 from zoo.generation.prompts import Ids
 from zoo.generation.search import Step, search
 from zoo.generation.speculative import speculative_search
@@ -68,7 +68,8 @@ def generate(
             the same, and in sampling their distribution; sequences are generated one by one.
 
     Returns:
-        A result for each prompt or source, in their order.
+        A result for each prompt or source, in their order; with `n_answers` of the method, it holds
+        the `others` for the same prompt.
 
     Raises:
         InputError: an argument does not fit the model; raised before anything is computed.
@@ -97,7 +98,11 @@ def generate(
             return ready.beam_search(method)
         for _, ended in ready.search(method):
             found.update(ended)
-    return [found[number] for number in sorted(found)]
+    n = method.n_answers
+    return [
+        with_others([found[number] for number in range(first, first + n)])
+        for first in range(0, len(found), n)
+    ]
 
 
 def stream(
@@ -118,8 +123,8 @@ def stream(
 ) -> Iterator[list[int | None]]:
     """Generate as `generate` does, but yield one token of each sequence at a time.
 
-    The arguments are those of `generate`. Beam search is not supported, as its tokens are known
-    only at the end.
+    The arguments are those of `generate`. Neither beam search, whose tokens are known only at the
+    end, nor several answers are supported.
 
     Returns:
         An iterator that gives the next id of every sequence, None for sequences that have ended.
@@ -143,6 +148,8 @@ def stream(
         memory=memory,
         memory_mask=memory_mask,
     )
+    if method.n_answers > 1:
+        raise InputError("a stream is of one answer for each prompt: leave `n_answers` out")
     if ready.drafting is not None and len(ready.inputs.prompt.values) > 1:
         raise InputError("with a `draft`, a stream is of one sequence: they are generated in turn")
     return _steps(ready, method)

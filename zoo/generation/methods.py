@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -59,6 +60,9 @@ class Method(BaseModel):
     of its language."""
     last_id: Id | None = None
     """The token that follows when only one of `max_new_tokens` is left; mostly an id of `eos`."""
+    n_answers: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """The number of sequences that are generated for a prompt: drawn one by one, or the best of a
+    beam search, of which there are fewer where no more can be generated."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -125,6 +129,9 @@ def outside_vocabulary(what: str, id_: int, vocab: int) -> InputError:
 class Greedy(Method):
     """Choose the most probable token in each step."""
 
+    n_answers: Literal[1] = 1
+    """These tokens make a single sequence."""
+
 
 class Sampling(Method):
     """Draw each token at random from the model's distribution, without its unlikely tail. The
@@ -167,6 +174,14 @@ class Beam(Method):
     """Whether the probabilities of the tokens that are left sum to 1 again, after the repetition
     penalty and what is forbidden or forced."""
 
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        if self.n_answers > self.size:
+            raise InputError(
+                f"`n_answers` is at most the number of beams, {self.size}, not {self.n_answers}"
+            )
+        return self
+
     def judged(self, log_probability: float, n_tokens: int) -> float:
         """The length-normalised score of a sequence of `n_tokens` tokens."""
         length = n_tokens if self.length_formula == "power" else (5 + n_tokens) / 6
@@ -194,8 +209,17 @@ class Generated:
         score: the sum of the tokens' log-probabilities under the model; for beam search, after the
             repetition penalty and what is forbidden or forced, and normalised by length.
         ended: why the sequence ended: a token of `eos`, a sequence of `stop`, or `max_new_tokens`.
+        others: further sequences for the same prompt, if the method asks for `n_answers`; of a beam
+            search the next best ones, best first.
     """
 
     ids: tuple[int, ...]
     score: float
     ended: Literal["eos", "stop", "length"]
+    others: tuple[Generated, ...] = ()
+
+
+def with_others(found: Sequence[Generated]) -> Generated:
+    """The first of several sequences for one prompt, which holds the others."""
+    first, *others = found
+    return replace(first, others=tuple(others))

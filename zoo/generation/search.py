@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from zoo.generation.choosing import Choosing, Row, log_probability
+from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
 from zoo.generation.methods import Generated
 from zoo.generation.prompts import Rows
@@ -21,14 +22,23 @@ def search(
 ) -> Iterator[Step]:
     """Extend each row by one token at a time. Rows that have ended leave the batch.
 
-    `sources` are the ids of each row's source, for `encoder_no_repeat_ngram_size`.
+    Of each prompt there are as many rows as the method asks for, one after the other. `sources` are
+    the ids of each prompt's source, for `encoder_no_repeat_ngram_size`.
+
+    Raises:
+        InputError: this number of answers does not fit into memory.
     """
-    batch = prompt.values.shape[0]
-    both = zip(sources, prompt.lists(), strict=True)
+    n = choosing.method.n_answers
+    both = [one for one in zip(sources, prompt.lists(), strict=True) for _ in range(n)]
     rows = [Row(number, source, seen) for number, (source, seen) in enumerate(both)]
-    tokens, mask = prompt.values, prompt.mask
-    while rows:
-        scores = decoding.scores(tokens, mask)
+    batch = len(rows)
+    scores = decoding.scores(prompt.values, prompt.mask)
+    if n > 1:
+        check_memory(n, "answers", scores, decoding)
+        copies = torch.arange(len(scores), device=scores.device).repeat_interleave(n)
+        decoding.select(copies, copies)
+        scores = scores[copies]
+    while True:
         chosen, _ = choosing.choose(choosing.judged(scores, rows))
         log_probabilities: list[float] = log_probability(scores, chosen).tolist()
         new: list[int] = chosen[:, 0].tolist()
@@ -46,9 +56,12 @@ def search(
             else:
                 ended.append((row.number, Generated(tuple(row.ids), row.score, why)))
         yield step, ended
-        tokens, mask = chosen, None
+        if not left:
+            return
+        tokens = chosen
         if len(left) < len(rows):
             rows = [rows[index] for index in left]
             kept = torch.tensor(left, device=tokens.device, dtype=torch.long)
             tokens = tokens[kept]
             decoding.select(kept, kept)
+        scores = decoding.scores(tokens)

@@ -30,12 +30,14 @@ def speculative_search(
 ) -> Iterator[Step]:
     """Extend each sequence by itself, one after the other, since of each another number of guesses
     is right. The arguments are as those of `search`; a step is of one sequence."""
-    for number, source in enumerate(sources):
-        alone = inputs.row(number)
+    n = choosing.method.n_answers
+    for number in range(n * len(sources)):
+        prompt = number // n
+        alone = inputs.row(prompt)
         decoding = alone.decoding(model, keep=True, back=drafting.back)
         (seen,) = alone.prompt.lists()
-        row = Row(number, source, seen)
-        yield from speculate(decoding, drafting.drafter(number, choosing), row, choosing)
+        row = Row(number, sources[prompt], seen)
+        yield from speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)
 
 
 def speculate(decoding: Decoding, drafter: Drafter, row: Row, choosing: Choosing) -> Iterator[Step]:

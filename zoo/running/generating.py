@@ -93,6 +93,13 @@ def generated(
     return [_result(one, text, asked.get("stop")) for one in found]
 
 
+def blank(n_answers: int) -> dict[str, Any]:
+    """The results of a text of which there is nothing to translate, as those of `generated`."""
+    made: dict[str, Any] = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
+    others = [blank(1) for _ in range(n_answers - 1)]
+    return {**made, "others": others} if others else made
+
+
 def _result(found: Generated, text: Text, stops: Stops | None) -> dict[str, Any]:
     shown = text.decode(found.ids[:-1] if found.ended == "eos" else found.ids)
     return {
@@ -100,4 +107,5 @@ def _result(found: Generated, text: Text, stops: Stops | None) -> dict[str, Any]
         "ids": list(found.ids),
         "score": found.score,
         "ended": found.ended,
+        **({"others": [_result(one, text, stops) for one in found.others]} if found.others else {}),
     }

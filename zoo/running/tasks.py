@@ -173,6 +173,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     """The result as text for people."""
     if "text" in report:
         lines = [str(report["text"])]
+        lines += [one["text"] for one in report.get("others", ())]
         for row in report.get("tokens", ()):
             lines.append("  ".join(f"{t['text']} {t['probability']:.3f}" for t in row))
         return "\n".join(lines)

@@ -21,7 +21,7 @@ from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
-from zoo.running.generating import generate_arguments, generated, refuse_generating
+from zoo.running.generating import blank, generate_arguments, generated, refuse_generating
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
@@ -125,9 +125,10 @@ class TextModel:
                 wet.")`, which its tokenizer joins; and one that was trained on chats the messages
                 of a chat, such as `[{"role": "user", "content": "Hello!"}]`, which it answers.
             max_new_tokens: the most tokens that are generated for a text.
-            method: how generated tokens are chosen; by default as the model's folder says, and
-                else the likeliest. What the folder forces or forbids, such as the id of a language
-                that a target begins with, holds for a method too that does not state it.
+            method: how generated tokens are chosen, and how many texts are generated of each; by
+                default as the model's folder says, and else the likeliest. What the folder forces
+                or forbids, such as the id of a language that a target begins with, holds for a
+                method too that does not state it.
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
             stop: texts that end a generated text, which stops before the first of them, whichever
@@ -143,10 +144,10 @@ class TextModel:
 
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
-            `ended` (see `zoo.Generated`); `embedding`; `text` and the likeliest `tokens` for each
-            masked token; or the likeliest `classes`, of each token if the model classifies these,
-            and then the `spans` of the text that have a label: its entities, or each word. The
-            translation of a blank text is empty.
+            `ended`, and with `n_answers` of the method `others` alike (see `zoo.Generated`);
+            `embedding`; `text` and the likeliest `tokens` for each masked token; or the likeliest
+            `classes`, of each token if the model classifies these, and then the `spans` of the text
+            that have a label: its entities, or each word. The translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
@@ -172,14 +173,15 @@ class TextModel:
         check_top(top, self.task, self.transformer.spec.name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
-        blank = [self._is_blank(text) for text in texts]
+        blanks = [self._is_blank(text) for text in texts]
         rows: list[Input] = []
         for number, text in enumerate(texts):
             try:
-                if not blank[number]:
+                if not blanks[number]:
                     rows.append(self._row(text, max_new_tokens, mask_id))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
+        asked: dict[str, Any] = {}
         if self.task in GENERATING:
             asked = generate_arguments(
                 self.transformer.spec,
@@ -198,9 +200,9 @@ class TextModel:
         return [
             {
                 "task": self.task,
-                **({"text": "", "ids": [], "score": 0.0, "ended": "eos"} if none else next(found)),
+                **(blank(asked["method"].n_answers) if none else next(found)),
             }
-            for none in blank
+            for none in blanks
         ]
 
     def stream(
