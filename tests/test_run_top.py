@@ -93,7 +93,7 @@ def test_what_is_refused(project: Path, refused: Refused) -> None:
     spec = {**ENCODER, "name": "vectors", "vocab": 9, "head": "sentence"}
     zoo.save(zoo.build(spec), "vectors")
     message = refused("run", "vectors", "3 4", "--top", "3")
-    assert "`--top`: vectors ranks no classes and no masked tokens" in message
+    assert "`--top`: vectors ranks no classes, no masked tokens and no answers" in message
     assert "--top" in refused("run", "vectors", "3 4", "--top", "0")
     save("m")
     for wrong in (0, -1, True, 2.0, "3"):

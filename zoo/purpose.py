@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Task = Literal["translate", "generate", "caption", "embed", "fill_mask", "classify"]
+Task = Literal["translate", "generate", "caption", "embed", "fill_mask", "classify", "answer"]
 """The task that `zoo run` performs with a model."""
 
 

@@ -116,6 +116,10 @@ class Span(StateScores):
 
     n_classes: ClassVar[int] = 2  # type: ignore[misc]  # no field: the beginning, and the end
 
+    @property
+    def task(self) -> Task:
+        return "answer"
+
 
 class Classifier(Labelling):
     """Scores of classes for each sequence (Devlin et al. 2018, arXiv:1810.04805, section 4.1):

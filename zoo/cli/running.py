@@ -75,7 +75,8 @@ GENERATING_OPTIONS = {
     "--top",
     type=click.IntRange(1),
     metavar="N",
-    help="Tell the N likeliest classes, labels or masked tokens.  [default: 5; all labels]",
+    help="Tell the N likeliest classes, labels, masked tokens or answers.  [default: 5; all labels;"
+    " 1 answer]",
 )
 @click.option(
     "--chat",
@@ -203,7 +204,8 @@ def run(
     """Translate, continue, embed or classify texts, or images.
 
     MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
-    for: it may also fill in masked tokens, or write captions. Without one, each line of the
+    for: it may also fill in masked tokens, write captions, or with --pairs answer questions by
+    texts. Without one, each line of the
     standard input is a text, or the path of an image; if it is `-`, the whole standard input is
     one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
     type on a terminal are the messages of one chat. With --label, a model that compares images with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ N_SHOWN = 5
 """The number of classes or tokens that are told, if nothing else is asked for."""
 GENERATING = ("translate", "generate", "caption")
 """The tasks that generate text token by token."""
+LONGEST_ANSWER = 30
+"""The most tokens of an answer that is found in a text, as in BERT's own code for SQuAD."""
 
 
 def check_top(top: object, task: Task, name: str) -> None:
@@ -27,8 +30,8 @@ def check_top(top: object, task: Task, name: str) -> None:
     if top is None:
         return
     check_count("top", top)
-    if task not in ("classify", "fill_mask"):
-        raise InputError(f"`top`: {name} ranks no classes and no masked tokens")
+    if task not in ("classify", "fill_mask", "answer"):
+        raise InputError(f"`top`: {name} ranks no classes, no masked tokens and no answers")
 
 
 def read_off(
@@ -47,17 +50,20 @@ def read_off(
         task: the task.
         output: for embedding, a vector (width,), or one per token, (length, width); for masked
             tokens, scores (length, vocab); for classification, scores (classes,) or
-            (length, classes).
+            (length, classes); for answers, scores (length, 2).
         read: the text as the model reads it.
         text: turns ids into text.
         mask_id: the id of a masked token.
         labels: what the classes are.
-        top: the most classes or tokens that are told; by default as `classes_of`, and five tokens.
+        top: the most classes, tokens or answers that are told; by default as `classes_of`, five
+            tokens, and one answer.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
     if task == "fill_mask":
         return _filled(output.softmax(-1), read.ids, text, mask_id, top or N_SHOWN)
+    if task == "answer":
+        return {"spans": _answers(output.log_softmax(0), read, top or 1)}
     return classes_of(output, labels, read, top=top)
 
 
@@ -123,6 +129,25 @@ def _spans(
     return spans
 
 
+def _answers(logs: torch.Tensor, read: Input, top: int) -> list[dict[str, Any]]:
+    """The likeliest answers in the second of a pair of texts, of the log-probabilities of each
+    token to begin and to end an answer, (length, 2)."""
+    begins, ends = logs[[word.token for word in read.words]].unbind(-1)
+    n = len(read.words)
+    # One row for each number of tokens that an answer has.
+    sums = begins.new_full((min(n, LONGEST_ANSWER), n), -torch.inf)
+    for more, row in enumerate(sums):
+        row[: n - more] = begins[: n - more] + ends[more:]
+    spans: list[dict[str, Any]] = []
+    for value, place in zip(*_best(sums.flatten(), top), strict=True):
+        more, first = divmod(place, n)
+        if first + more < n:
+            start, end = read.words[first].start, read.words[first + more].end
+            found = {"text": read.text[start:end], "start": start, "end": end}
+            spans.append({**found, "probability": math.exp(value)})
+    return spans
+
+
 def compared(
     scores: torch.Tensor, comparison: Comparison, texts: Sequence[str], top: int | None
 ) -> dict[str, Any]:
@@ -180,13 +205,15 @@ def as_text(report: Mapping[str, Any]) -> str:
     if "embedding" in report:
         return " ".join(f"{value:.6g}" for value in report["embedding"])
     if "spans" in report:
-        return "  ".join(
-            f"{printable(one['label'])} {one['probability']:.3f} {printable(one['text'])}"
-            for one in report["spans"]
-        )
+        return "  ".join(map(_span_text, report["spans"]))
     classes = report["classes"]
     rows = classes if classes and isinstance(classes[0], list) else [classes]
     return "\n".join("  ".join(map(_class_text, row)) for row in rows)
+
+
+def _span_text(found: Mapping[str, Any]) -> str:
+    told = f"{found['probability']:.3f} {printable(found['text'])}"
+    return f"{printable(found['label'])} {told}" if "label" in found else told
 
 
 def _class_text(found: Mapping[str, Any]) -> str:

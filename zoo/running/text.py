@@ -65,8 +65,9 @@ class Input(NamedTuple):
     Args:
         ids: the ids of a text, or of a pair of texts.
         types: the types of the tokens; None if all are 0.
-        text: the text whose words are asked for.
-        words: its words; none if they are not asked for, or not known.
+        text: the text whose words are asked for, or the second of a pair.
+        words: its words, or of the second of a pair its tokens; none if they are not asked for, or
+            not known.
     """
 
     ids: list[int]
@@ -142,8 +143,9 @@ class Tokenized:
         return ids
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
-        """The ids of a pair of texts, as the tokenizer's own template for pairs joins them, and the
-        types of its tokens, of which the model tells so many apart.
+        """The ids of a pair of texts, as the tokenizer's own template for pairs joins them, the
+        types of its tokens, of which the model tells so many apart, and the places of the tokens of
+        the second text.
 
         Raises:
             InputError: as `encode`; or the tokenizer has no template for pairs.
@@ -151,15 +153,24 @@ class Tokenized:
         if problem := no_pairs(self.source, token_types):
             raise InputError(problem)
         found = encode(self.source, *pair)
-        return Input(found.ids, types_of(found, token_types))
+        tokens = (
+            Word(token, start, end)
+            for token, (side, offsets) in enumerate(
+                zip(found.sequence_ids, found.offsets, strict=True)
+            )
+            for start, end in [_without_space(pair[1], *offsets)]
+            if side == 1 and start < end
+        )
+        return Input(found.ids, types_of(found, token_types), pair[1], tuple(tokens))
 
     def words(self, text: str) -> tuple[Word, ...]:
         """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
         encoding = encode(self.source, text)
         found: dict[int, Word] = {}
-        for token, (word, (start, end)) in enumerate(
+        for token, (word, offsets) in enumerate(
             zip(encoding.word_ids, encoding.offsets, strict=True)
         ):
+            start, end = _without_space(text, *offsets)
             if word is not None and start < end:
                 first = found.setdefault(word, Word(token, start, end))
                 found[word] = first._replace(end=end)
@@ -212,6 +223,13 @@ class Tokenized:
         """The ids of the special tokens of the output, which `decode` leaves out."""
         added = self.target.get_added_tokens_decoder()
         return {token.content: id_ for id_, token in added.items() if token.special}
+
+
+def _without_space(text: str, start: int, end: int) -> tuple[int, int]:
+    """The place of a token in a text without the space before it, which many tokenizers count as a
+    part of the token."""
+    found = text[start:end]
+    return end - len(found.lstrip()), end
 
 
 def _tokens_of(tokenizer: Any) -> Tokens:

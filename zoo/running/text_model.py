@@ -25,7 +25,7 @@ from zoo.running.generating import blank, generate_arguments, generated, refuse_
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
-from zoo.running.text import Input, Text, Word, pieces, read_text
+from zoo.running.text import Input, Text, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -117,12 +117,14 @@ class TextModel:
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
     ) -> list[dict[str, Any]]:
-        """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
+        """Run the model's task: translate, continue, embed, fill masked tokens, classify, or find
+        answers.
 
         Args:
             texts: the texts; those of similar lengths are computed together. In place of a text, a
                 model that reads texts as a whole takes a pair of texts, `("It rains.", "It is
-                wet.")`, which its tokenizer joins; and one that was trained on chats the messages
+                wet.")`, which its tokenizer joins; one that finds answers takes pairs alone, of a
+                question and a text; and one that was trained on chats the messages
                 of a chat, such as `[{"role": "user", "content": "Hello!"}]`, which it answers.
             max_new_tokens: the most tokens that are generated for a text.
             method: how generated tokens are chosen, and how many texts are generated of each; by
@@ -134,9 +136,9 @@ class TextModel:
             stop: texts that end a generated text, which stops before the first of them, whichever
                 tokens it comes in; or special tokens, by their text. Not with beams.
             mask_id: the id of a masked token; overrides that of the tokenizer.
-            top: how many of the likeliest classes or tokens are told. By default five; of a model
-                whose texts may be of several classes also all that are likelier than not, and of a
-                regression all values.
+            top: how many of the likeliest classes, tokens or answers are told. By default five, but
+                one answer; of a model whose texts may be of several classes also all that are
+                likelier than not, and of a regression all values.
             places: where each text was written, for messages; by default `text 2` and so on.
             draft: what guesses tokens, of which the model checks several in one pass: `draft(...)`
                 of a smaller model, or `zoo.Lookup()`. Texts are generated one by one.
@@ -147,7 +149,8 @@ class TextModel:
             `ended`, and with `n_answers` of the method `others` alike (see `zoo.Generated`);
             `embedding`; `text` and the likeliest `tokens` for each masked token; or the likeliest
             `classes`, of each token if the model classifies these, and then the `spans` of the text
-            that have a label: its entities, or each word. The translation of a blank text is empty.
+            that have a label: its entities, or each word; or as `spans` the likeliest answers. The
+            translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
@@ -286,35 +289,43 @@ class TextModel:
     def _row(self, text: Prompt, max_new_tokens: int, mask_id: int | None = None) -> Input:
         """The ids of a text, a pair of texts or a chat. Raises InputError if they do not fit the
         model."""
-        types: list[int] | None = None
-        words: tuple[Word, ...] = ()
         if self.transformer.spec.model.comparison is not None:
             return Input(self._compared_ids(text))
+        if self.task == "answer" and not _is_pair(text):
+            raise InputError(
+                Problem(
+                    f"{self.transformer.spec.name} takes pairs of a question and a text",
+                    help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
+                )
+            )
         if not isinstance(text, list | tuple):
-            ids = self.text.encode(cast("str", text))
+            found = Input(self.text.encode(cast("str", text)))
             classes = self.transformer.spec.model.classes
             if classes is not None and classes.each_token:
                 words = self.text.words(cast("str", text))
+                found = found._replace(text=cast("str", text), words=words)
         elif _is_pair(text):
             if self.task in GENERATING:
                 raise InputError(f"{self.transformer.spec.name} takes texts, not pairs of texts")
             (reading,) = self.transformer.spec.model.called_with
-            ids, types, *_ = self.text.encode_pair(text, reading.token_types)
+            found = self.text.encode_pair(text, reading.token_types)
+            if self.task != "answer":
+                found = Input(found.ids, found.types)
         elif self.task == "generate":
-            ids = self.text.encode_chat(text)
+            found = Input(self.text.encode_chat(text))
         else:
             raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
-        if not ids:
+        if not found.ids or (self.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
-        self._check_ids(ids, max_new_tokens)
-        if self.task == "fill_mask" and self._mask_id(mask_id) not in ids:
+        self._check_ids(found.ids, max_new_tokens)
+        if self.task == "fill_mask" and self._mask_id(mask_id) not in found.ids:
             raise InputError(
                 Problem(
                     "the text holds no masked token",
                     help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
                 )
             )
-        return Input(ids, types, cast("str", text) if words else "", words)
+        return found
 
     def _compared_ids(self, text: Prompt) -> list[int]:
         """The ids of a text that is compared with images. Raises InputError if it does not fit."""
@@ -373,8 +384,10 @@ class TextModel:
             )
 
 
-def _is_pair(text: tuple[Any, ...] | list[Any]) -> TypeGuard[tuple[str, str]]:
+def _is_pair(text: object) -> TypeGuard[tuple[str, str]]:
     """Whether this is a pair of texts, and no chat, whose messages are tables."""
+    if not isinstance(text, list | tuple):
+        return False
     return len(text) == 2 and all(isinstance(side, str) for side in text)
 
 
