@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -778,6 +779,34 @@ def test_a_terminal_sees_tokens_as_they_come(
     written.clear()
     said(capsys, model, "ich ein bier", "-n", "6", "--beams", "2")
     assert len(written) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [("--sample",), ("--beams", "2"), ("--sample", "--answers", "2")]
+)
+def test_what_a_model_writes_commands_no_terminal(
+    saved: Path,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    """A pipe gets the text as it is, and a terminal no control characters."""
+    shutil.copytree(saved / "decoder", project / "evil")
+    joined = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET}"
+    words = ["\x1b[2J", "\x9b2J", "\x08", "\x00", "\x7f", "\r\n", "a", "\t", joined, "\x1b]0;P\x07"]
+    model = tokenizers.models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="a")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.decoder = tokenizers.decoders.Fuse()
+    tokenizer.save("evil/tokenizer.json")
+    asked = ("evil", "a", "-n", "99", "--repetition-penalty", "9", *options)
+    raw = said(capsys, *asked)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    kept = raw.replace("\r", "")
+    controls = {c for c in kept if unicodedata.category(c) == "Cc"} - {"\n", "\t"}
+    assert controls
+    assert said(capsys, *asked) == "".join("\ufffd" if c in controls else c for c in kept)
+    assert json.loads(said(capsys, *asked, "--json"))["text"] in raw
 
 
 def test_a_text_that_is_longer_than_the_model_reads() -> None:

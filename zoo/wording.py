@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePath
 
@@ -18,6 +18,20 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return `text` with each of its lines made `printable`."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+_CONTROLS: Mapping[int, str | None] = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n"
+} | {ord("\r"): None}
+
+
+def for_terminal(text: str) -> str:
+    """Return `text` with a substitute for each character that controls a terminal, but for tabs and
+    line ends, and without carriage returns. Unlike in `printable`, what joins characters stays, as
+    in many emoji."""
+    return text.translate(_CONTROLS)
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:

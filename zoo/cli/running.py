@@ -25,7 +25,7 @@ from zoo.cli.options import (
 )
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
-from zoo.wording import counted
+from zoo.wording import counted, for_terminal
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
@@ -422,7 +422,7 @@ def _answer(
     """Print the result for one text or image, of a text on a terminal piece by piece; return the
     generated text."""
     from zoo.generation.methods import Beam
-    from zoo.running.tasks import GENERATING, as_text
+    from zoo.running.tasks import GENERATING
     from zoo.running.text_model import TextModel
 
     # A beam search has no final tokens before its end, and several texts come at once.
@@ -431,13 +431,13 @@ def _answer(
     shown = sys.stdout.isatty() and not as_json
     if not in_pieces or not shown or not isinstance(model, TextModel):
         (report,) = model.run([prompt], **asked, places=None if place is None else [place])
-        print_report(as_json, report, as_text)
+        print_report(as_json, report, _as_shown)
         return str(report.get("text", ""))
     text = ""
     for piece in model.stream(
         prompt, **{k: asked[k] for k in asked if k not in ("mask_id", "top")}
     ):
-        sys.stdout.write(piece)
+        sys.stdout.write(for_terminal(piece))
         sys.stdout.flush()
         text += piece
     sys.stdout.write("\n")
@@ -453,10 +453,16 @@ def _answer_each(
     places: Sequence[Place] | None = None,
 ) -> None:
     """Print the result for each of several texts or images."""
+    for report in model.run(prompts, **asked, places=places):
+        print_report(as_json, report, _as_shown, one_of_several=True)
+
+
+def _as_shown(report: Mapping[str, Any]) -> str:
+    """The result as text for people. On a terminal, what a model writes does not command it."""
     from zoo.running.tasks import as_text
 
-    for report in model.run(prompts, **asked, places=places):
-        print_report(as_json, report, as_text, one_of_several=True)
+    text = as_text(report)
+    return for_terminal(text) if sys.stdout.isatty() else text
 
 
 def _for_lines(asked: Mapping[str, Any], number: int) -> dict[str, Any]:
