@@ -227,6 +227,17 @@ def test_captions(
     assert "on the device `cpu`, and `--cuda-graph` is for models on a GPU" in told
     told = refused("run", model, "a.png", "--start", "3", "--device", "meta")
     assert "is on the device `meta`, where it has no values" in told
+    asked = (model, "a.png", "--start", "3", "-n", "6")
+    best = reported(capsys, *asked, "--beams", "2", "--answers", "2")
+    assert best["score"] >= best["others"][0]["score"]
+    assert "so there is no text to `--stop` at" in refused("run", *asked, "--stop", "5")
+    names = [f"w{n:03}" for n in range(theirs.config.decoder.vocab_size)]
+    words = tokenizers.models.WordLevel({name: n for n, name in enumerate(names)}, names[0])
+    tokenizers.Tokenizer(words).save(f"{model}/tokenizer.json")
+    found = reported(capsys, *asked, "--stop", names[expected[1]])
+    shown = expected[: expected.index(expected[1])]
+    assert found["ids"] == [*shown, expected[1]]
+    assert found["text"].split() == [names[id_] for id_ in shown]
 
 
 @pytest.fixture(scope="module")
