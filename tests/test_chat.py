@@ -294,7 +294,10 @@ def test_damaged_templates(model: Callable[..., str], refused: Refused) -> None:
     (Path(folder) / "chat_template.jinja").write_bytes(b"\xff")
     assert "this cannot be read" in refused("run", folder, "hello", "--chat")
     (Path(folder) / "chat_template.jinja").unlink()
-    for content in ("{", "[]", '{"chat_template": 3}', '{"chat_template": [{"name": "x"}]}'):
+    for content in ("{", "[]"):
+        (Path(folder) / "tokenizer_config.json").write_text(content)
+        assert "chatty/tokenizer_config.json:" in refused("run", folder, "hello")
+    for content in ('{"chat_template": 3}', '{"chat_template": [{"name": "x"}]}'):
         (Path(folder) / "tokenizer_config.json").write_text(content)
         told = refused("run", folder, "hello", "--chat")
         assert "tokenizer_config.json: error: this cannot be read for the chat template" in told

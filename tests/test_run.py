@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from transformers import PreTrainedTokenizerFast
 from trials import Refused
 
 import zoo
@@ -368,6 +369,44 @@ def test_filling_masks(
     for row, place in zip(found["tokens"], (1, 3), strict=True):
         assert [token["id"] for token in row] == scores[place].topk(5).indices.tolist()
         assert row[0]["probability"] == pytest.approx(float(scores[place].max()), rel=1e-6)
+
+
+def test_the_name_of_a_special_token_is_told(with_words: Callable[[str], str]) -> None:
+    """It may fill a masked place, where an empty name would tell nothing."""
+    (found,) = zoo.TextModel.load(with_words("mlm")).run(["I [MASK] a"], top=len(WORDS))
+    told = {token["id"]: token["text"] for token in found["tokens"][0]}
+    assert [told[id_] for id_ in range(len(WORDS))] == WORDS
+    assert "[" not in found["text"]
+
+
+@pytest.mark.parametrize("name", ["[MASK]", "<mask>", "<|mask|>"])
+def test_the_names_of_a_mask(with_words: Callable[[str], str], name: str) -> None:
+    folder = with_words("mlm")
+    path = Path(folder, "tokenizer.json")
+    path.write_text(path.read_text().replace("[MASK]", name))
+    (found,) = zoo.TextModel.load(folder).run([f"I {name} a"])
+    assert len(found["tokens"]) == 1
+
+
+@pytest.mark.parametrize("stated", [True, False, None])
+@pytest.mark.parametrize("kind", ["WordLevel", "BPE"])
+def test_spaces_before_punctuation(
+    with_words: Callable[[str], str], kind: str, stated: bool | None
+) -> None:
+    """They are removed as by transformers, which keeps those of byte pairs."""
+    folder = with_words("decoder")
+    words = {word: number for number, word in enumerate(["it", "do", "n't", "'s", "?", "bad", "."])}
+    merges = {"merges": []} if kind == "BPE" else {}
+    made = getattr(tokenizers.models, kind)(vocab=words, unk_token="it", **merges)
+    tokenizers.Tokenizer(made).save(f"{folder}/tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings |= {} if stated is None else {"clean_up_tokenization_spaces": stated}
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
+    ids = [1, 2, 0, 3, 5, 4, 5, 6]
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    found = zoo.TextModel.load(folder).text.decode(ids)
+    assert found == theirs.decode(ids)
+    assert (found == "don't it's bad? bad.") == (kind == "WordLevel" and stated is True)
 
 
 def test_embedding(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 import torch.nn.functional as F
 import transformers
@@ -304,3 +306,90 @@ def test_a_dense_layer_with_a_tensor_too_many(source: Path) -> None:
     path = source / "2_Dense" / "model.safetensors"
     save_file({**load_file(path), "linear.scale": torch.ones(1)}, path)
     assert "no rule for the tensor `2_Dense/linear.scale`" in refused(source, at="")
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoken(source: Path) -> Callable[[], zoo.TextModel]:
+    """Return a function that imports the model with a tokenizer that tells capital letters."""
+    words = ["[PAD]", "query:", "A", "a", "B", "b"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[PAD]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(source / "tokenizer.json"))
+
+    def make() -> zoo.TextModel:
+        import_folder(source, source.parent / "spoken")
+        return zoo.TextModel.load(source.parent / "spoken")
+
+    return make
+
+
+def vector(model: zoo.TextModel, *ids: int) -> Any:
+    with torch.no_grad():
+        return pytest.approx(model.transformer.eval()(torch.tensor([ids]))[0].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("lower", "ids"), [(True, (3, 5)), (False, (2, 4)), (None, (2, 4))])
+@pytest.mark.parametrize("normalizer", [None, tokenizers.normalizers.NFC()])
+def test_texts_in_small_letters(
+    source: Path, spoken: Callable[[], zoo.TextModel], lower: bool | None, ids: Any, normalizer: Any
+) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.save(str(source / "tokenizer.json"))
+    write(source / "sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": lower})
+    model = spoken()
+    assert model.run(["A B"])[0]["embedding"] == vector(model, *ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"), [("query", (1, 2)), ("document", (2,)), (None, (2,)), (..., (2,))]
+)
+def test_the_prompt_before_every_text(
+    source: Path, spoken: Callable[[], zoo.TextModel], name: Any, ids: tuple[int, ...]
+) -> None:
+    path = source / "config_sentence_transformers.json"
+    write(path, {"prompts": {"query": "query: ", "document": ""}})
+    change(path, default_prompt_name=name)
+    model = spoken()
+    assert model.run(["A"])[0]["embedding"] == vector(model, *ids)
+    with pytest.raises(zoo.ZooError, match="a text is a string"):
+        model.run([5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("sentence_bert_config.json", {"do_lower_case": 7}, "`do_lower_case` must be"),
+        ("config_sentence_transformers.json", {"prompts": []}, "`prompts` must be a table"),
+        (
+            "config_sentence_transformers.json",
+            {"default_prompt_name": "query"},
+            "`default_prompt_name` is 'query', which is none of its `prompts`",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "include_prompt": False},
+            "`include_prompt` is false",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_prepared(
+    source: Path,
+    spoken: Callable[[], zoo.TextModel],
+    name: str,
+    values: dict[str, Any],
+    told: str,
+) -> None:
+    stated = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    write(source / "config_sentence_transformers.json", stated)
+    write(source / name, values)
+    with pytest.raises(zoo.ZooError) as error:
+        spoken()
+    assert told in str(error.value)
+    assert str(error.value.problems[0].place).startswith(str(source.parent / "spoken" / name))

@@ -34,6 +34,10 @@ IMAGE_SETTINGS = "preprocessor_config.json"
 """How images become pixels, as the image processors of `transformers` save it."""
 PROCESSOR_SETTINGS = "processor_config.json"
 """How all inputs are prepared; newer checkpoints state how images are here."""
+SENTENCE_CONFIG = "sentence_bert_config.json"
+"""How the Transformer of sentence-transformers reads texts."""
+SENTENCE_PROMPTS = "config_sentence_transformers.json"
+"""The prompts of a model of sentence-transformers."""
 RECIPE = "recipe.toml"
 """How the model was trained."""
 
@@ -59,8 +63,8 @@ COMPANIONS = (
     SETTINGS,
     IMAGE_SETTINGS,
     PROCESSOR_SETTINGS,
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
+    SENTENCE_CONFIG,
+    SENTENCE_PROMPTS,
 )
 """The files copied when a checkpoint is imported: its tokenizer, and how it is used."""
 MODULES = ("modules.json", "[0-9]*_*/config.json")

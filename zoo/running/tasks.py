@@ -180,7 +180,7 @@ def _filled(
     best = {place: _best(probabilities[place], top) for place in places}
     tokens = [
         [
-            {"id": id_, "text": text.decode([id_]), "probability": value}
+            {"id": id_, "text": text.decode([id_], special=True), "probability": value}
             for value, id_ in zip(values, found, strict=True)
         ]
         for values, found in best.values()

@@ -11,17 +11,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
-from zoo.running.tokenizer_file import cannot_encode, encode, read_tokenizer, tokenizer_code
+from zoo.running.sentence_texts import default_prompt, is_sentence_folder, lowers_case
+from zoo.running.tokenizer_config import states_tidying
+from zoo.running.tokenizer_file import (
+    cannot_encode,
+    encode,
+    is_bpe,
+    lower_case,
+    read_tokenizer,
+    tokenizer_code,
+)
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate
 
-MASKS = ("[MASK]", "<mask>")
+MASKS = ("[MASK]", "<mask>", "<|mask|>")
 """The names of the mask token in published tokenizers."""
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
+_SPACED = {
+    **{f" {mark}": mark for mark in ".?!,"},
+    " ' ": "'",
+    **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")},
+}
+"""What `tidied` replaces, in this order."""
 
 
 class Text(Protocol):
@@ -35,7 +50,7 @@ class Text(Protocol):
 
     def encode_chat(self, chat: Chat) -> list[int]: ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
 
     def mask_id(self) -> int | None: ...
 
@@ -105,7 +120,7 @@ class Numbers:
             )
         )
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """[5, 9, 33] to `5 9 33`."""
         return " ".join(map(str, ids))
 
@@ -127,10 +142,21 @@ class Numbers:
 
 
 class Tokenized:
-    """Text by the tokenizers of `folder`: `source` encodes input, `target` decodes output."""
+    """Text by the tokenizers of a folder.
 
-    def __init__(self, source: Any, target: Any, folder: Path) -> None:
+    Args:
+        source: encodes the input.
+        target: decodes the output.
+        folder: that of the model.
+        prompt: what precedes every text of the input, but not pairs and chats.
+        tidies: whether spaces before punctuation are removed from the output.
+    """
+
+    def __init__(
+        self, source: Any, target: Any, folder: Path, *, prompt: str = "", tidies: bool = False
+    ) -> None:
         self.source, self.target, self.folder = source, target, folder
+        self.prompt, self.tidies = prompt, tidies
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with the special tokens that the tokenizer adds.
@@ -139,6 +165,8 @@ class Tokenized:
             InputError: it is not a string, contains half a character (a lone surrogate), or has a
                 word for which the tokenizer has no token.
         """
+        if self.prompt and isinstance(text, str):
+            text = self.prompt + text
         ids: list[int] = encode(self.source, text).ids
         return ids
 
@@ -194,12 +222,12 @@ class Tokenized:
 
         return ChatTemplate(self.folder)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without special tokens. Raises WeightsError if the tokenizer cannot make
-        one."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids, without special tokens unless `special`. Raises WeightsError if the
+        tokenizer cannot make one."""
         with tokenizer_code(self._cannot_decode):
-            text: str = self.target.decode(list(ids))
-        return text
+            text: str = self.target.decode(list(ids), skip_special_tokens=not special)
+        return tidied(text) if self.tidies else text
 
     def _cannot_decode(self, error: BaseException) -> WeightsError:
         return WeightsError(
@@ -230,6 +258,14 @@ def _without_space(text: str, start: int, end: int) -> tuple[int, int]:
     part of the token."""
     found = text[start:end]
     return end - len(found.lstrip()), end
+
+
+def tidied(text: str) -> str:
+    """A text of English without the spaces that older tokenizers leave before punctuation, as
+    `clean_up_tokenization_spaces` of transformers removes them."""
+    for spaced, joined in _SPACED.items():
+        text = text.replace(spaced, joined)
+    return text
 
 
 def _tokens_of(tokenizer: Any) -> Tokens:
@@ -299,11 +335,19 @@ def read_text(folder: Path) -> Text:
     """The tokenizers of a folder; `Numbers` if it has none.
 
     Raises:
-        WeightsError: a file is not a tokenizer.
+        WeightsError: a file is not a tokenizer, or one that says how it is used is damaged.
     """
     path = folder / TOKENIZER
     if not os.path.lexists(path):
         return Numbers()
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, read_tokenizer(other) if os.path.lexists(other) else source, folder)
+    target = read_tokenizer(other) if os.path.lexists(other) else source
+    # With byte pairs, a space belongs to the token after it, and transformers keeps it too.
+    tidies = not is_bpe(target) and states_tidying(folder)
+    prompt = ""
+    if is_sentence_folder(folder):
+        prompt = default_prompt(folder)
+        if lowers_case(folder):
+            lower_case(source)
+    return Tokenized(source, target, folder, prompt=prompt, tidies=tidies)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
+from zoo.json_files import parse_json
 from zoo.model_files import SPECIAL_TOKENS, TOKENIZER_CONFIG
 
 
@@ -55,6 +56,14 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
     older = read_tokenizer_config(folder / SPECIAL_TOKENS)
     config = read_tokenizer_config(folder / TOKENIZER_CONFIG)
     return {**older.special_tokens(), **config.special_tokens()}
+
+
+def states_tidying(folder: Path) -> bool:
+    """Whether a folder says that spaces before punctuation are removed from texts that are made of
+    ids. Raises WeightsError if the file is no JSON."""
+    path = folder / TOKENIZER_CONFIG
+    found = parse_json(path, read_utf8(path).encode()).data if os.path.lexists(path) else {}
+    return found.get("clean_up_tokenization_spaces") is True
 
 
 def read_utf8(path: Path) -> str:

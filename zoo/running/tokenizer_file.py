@@ -40,6 +40,22 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def lower_case(tokenizer: Tokenizer) -> None:
+    """Let a tokenizer read every text in small letters."""
+    from tokenizers import normalizers
+
+    own = tokenizer.normalizer
+    small = normalizers.Lowercase()
+    tokenizer.normalizer = normalizers.Sequence([small] if own is None else [small, own])
+
+
+def is_bpe(tokenizer: Tokenizer) -> bool:
+    """Whether the tokens are byte pairs, as those of GPT-2 and Llama."""
+    from tokenizers import models
+
+    return isinstance(tokenizer.model, models.BPE)
+
+
 @contextmanager
 def tokenizer_code(failed: Callable[[BaseException], ZooError]) -> Generator[None]:
     """Run code of the package, with `failed` making the error of what it raises: it has no errors

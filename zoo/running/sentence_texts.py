@@ -1,0 +1,81 @@
+"""How sentence-transformers prepares a text of which a vector is made: in small letters, and with a
+prompt before it, if the files of the model say so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.json_files import read_json
+from zoo.model_files import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
+from zoo.value_errors import value_message
+
+
+class _Prompts(BaseModel):
+    """The file of prompts, as far as it is needed here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prompts: Mapping[str, str] = {}
+    default_prompt_name: str | None = None
+
+
+class _Letters(BaseModel):
+    """The file of the Transformer module, as far as it is needed here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    do_lower_case: bool = False
+
+
+def is_sentence_folder(folder: Path) -> bool:
+    """Whether a folder lists modules of sentence-transformers."""
+    return os.path.lexists(folder / MODULES[0])
+
+
+def lowers_case(folder: Path) -> bool:
+    """Whether texts are read in small letters. Raises WeightsError if the file is damaged."""
+    return _read(folder / SENTENCE_CONFIG, _Letters).do_lower_case
+
+
+def default_prompt(folder: Path) -> str:
+    """The prompt that precedes every text; empty if there is none.
+
+    Raises:
+        WeightsError: a file is damaged or names a prompt that it does not state, or the vector is
+            to be made without the tokens of the prompt.
+    """
+    path = folder / SENTENCE_PROMPTS
+    stated = _read(path, _Prompts)
+    name = stated.default_prompt_name
+    if name is None:
+        return ""
+    if name not in stated.prompts:
+        message = f"`default_prompt_name` is {name!r}, which is none of its `prompts`"
+        raise WeightsError(Problem(message, Place(str(path))))
+    prompt = stated.prompts[name]
+    for pooling in find_files(folder, MODULES[1:]):
+        config = read_json(folder / pooling)
+        if prompt and config.data.get("include_prompt", True) is False:
+            message = "`include_prompt` is false, which is not supported"
+            raise WeightsError(Problem(message, config.place("include_prompt")))
+    return prompt
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _read(path: Path, kind: type[_Model]) -> _Model:
+    """The values of a file, or the defaults if there is none."""
+    values: dict[str, Any] = read_json(path).data if os.path.lexists(path) else {}
+    try:
+        return kind.model_validate({k: v for k, v in values.items() if v is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = f"`{first['loc'][0]}` {value_message(first)}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
