@@ -371,6 +371,19 @@ def test_filling_masks(
         assert row[0]["probability"] == pytest.approx(float(scores[place].max()), rel=1e-6)
 
 
+@pytest.mark.parametrize("older", [None, "vocab.txt", "merges.txt", "spiece.model"])
+def test_how_an_older_tokenizer_becomes_one_that_is_read(
+    with_words: Callable[[str], str], older: str | None, refused: Refused
+) -> None:
+    folder = with_words("decoder")
+    Path(folder, "tokenizer.json").unlink()
+    Path(folder, older or "README.md").write_text("a")
+    told = refused("run", folder, "ich")
+    assert "holds no tokenizer.json" in told
+    made = f"of `{older}`, transformers makes a tokenizer.json"
+    assert (made in told) == (older in ("vocab.txt", "spiece.model"))
+
+
 def test_the_name_of_a_special_token_is_told(with_words: Callable[[str], str]) -> None:
     """It may fill a masked place, where an empty name would tell nothing."""
     (found,) = zoo.TextModel.load(with_words("mlm")).run(["I [MASK] a"], top=len(WORDS))

@@ -60,7 +60,8 @@ def import_(
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
             f"{_dequantized(r['quantization'], r['dtype'])}"
             f"{_merged(r['adapter'])}"
-            f"{_others(r['dtype'], r['other_dtypes'])}{r['path']}\n{r['content_digest']}"
+            f"{_others(r['dtype'], r['other_dtypes'])}{_made(r['made'])}"
+            f"{r['path']}\n{r['content_digest']}"
         ),
     )
 
@@ -75,6 +76,13 @@ def _dequantized(quantization: str | None, dtype: str) -> str:
 def _merged(adapter: str | None) -> str:
     """Return a line for an adapter."""
     return "" if adapter is None else f"with the adapter {adapter} in its weights\n"
+
+
+def _made(names: Sequence[str]) -> str:
+    """Return a line for tokenizers that were made of others."""
+    if not names:
+        return ""
+    return f"{', '.join(names)}: made of source.spm, target.spm and vocab.json\n"
 
 
 def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:

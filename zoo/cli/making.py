@@ -133,6 +133,7 @@ def import_and_save(
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "quantization": found.origin.quantization,
         "adapter": None if adapter is None else str(adapter),
+        "made": [companion.name for companion in found.made],
         "path": str(folder),
         "content_digest": digest,
     }

@@ -25,6 +25,7 @@ from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
+from zoo.families.marian_tokenizer import marian_tokenizers
 from zoo.families.origin import (
     Companion,
     OfAdapter,
@@ -59,7 +60,8 @@ _TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Import:
-    """A planned import, before any tensor is read; `tensors` are those that will be."""
+    """A planned import, before any tensor is read; `tensors` are those that will be. `made` are
+    files that the checkpoint does not have, made of some that it has."""
 
     spec: ModelSpec
     family: Family
@@ -67,6 +69,7 @@ class Import:
     tensors: Mapping[str, Stored | Quantized | Adapted]
     origin: Origin
     companions: tuple[Companion, ...]
+    made: tuple[Companion, ...]
     where: Place
 
     @property
@@ -146,12 +149,13 @@ def plan_import(
     idle = set(plan.dropped) - plan.computed.keys()
     whole = tensors if change is None else adapted(tensors, change, plan, spec)
     read = {key: tensor for key, tensor in whole.items() if key not in idle}
-    made = Import(spec, family, plan, read, origin, companions, where)
-    _check_dtypes(made)
-    usual = next(iter(made.dtypes))
+    tokenizers = marian_tokenizers(companions, source)
+    planned = Import(spec, family, plan, read, origin, companions, tokenizers, where)
+    _check_dtypes(planned)
+    usual = next(iter(planned.dtypes))
     if stated_dtype(file.data) in (None, usual):
-        return made
-    return replace(made, origin=origin.model_copy(update={"dtype": usual}))
+        return planned
+    return replace(planned, origin=origin.model_copy(update={"dtype": usual}))
 
 
 def import_folder(
@@ -200,7 +204,7 @@ def save_import(
     """Carry out an import. Arguments, result and errors are those of `import_folder`."""
     check_output_name(output, folder=True)
     with new_folder(output) as folder:
-        write_companions(found.companions, folder)
+        write_companions((*found.companions, *found.made), folder)
         with (folder / WEIGHTS).open("xb") as file:
             return write_import(found, file, on_bytes=on_bytes)
 

@@ -29,6 +29,11 @@ MASKS = ("[MASK]", "<mask>", "<|mask|>")
 """The names of the mask token in published tokenizers."""
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
+_OLDER = (
+    *("vocab.txt", "vocab.json", "spiece.model", "spm.model", "tokenizer.model"),
+    "sentencepiece.bpe.model",
+)
+"""The files of tokenizers of older checkpoints, of which transformers makes newer ones."""
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
 _SPACED = {
@@ -92,7 +97,11 @@ class Input(NamedTuple):
 
 
 class Numbers:
-    """Ids written as numbers, for a model without a tokenizer."""
+    """Ids written as numbers, for a model without a tokenizer. `older` is a file in its folder that
+    a tokenizer can be made of, if there is one."""
+
+    def __init__(self, older: str | None = None) -> None:
+        self.older = older
 
     def encode(self, text: str) -> list[int]:
         """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
@@ -113,12 +122,15 @@ class Numbers:
         raise self._no_text()
 
     def _no_text(self) -> InputError:
-        return InputError(
-            Problem(
-                f"the model's folder holds no {TOKENIZER}, so text is written as ids",
-                help="numbers with spaces between them: `5 9 33`",
+        hint = "numbers with spaces between them: `5 9 33`"
+        if self.older is not None:
+            hint += (
+                f"; of `{self.older}`, transformers makes a {TOKENIZER} for most kinds of models: "
+                '`AutoTokenizer.from_pretrained("CHECKPOINT").save_pretrained("CHECKPOINT")`, '
+                "before another import"
             )
-        )
+        message = f"the model's folder holds no {TOKENIZER}, so text is written as ids"
+        return InputError(Problem(message, help=hint))
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """[5, 9, 33] to `5 9 33`."""
@@ -339,7 +351,7 @@ def read_text(folder: Path) -> Text:
     """
     path = folder / TOKENIZER
     if not os.path.lexists(path):
-        return Numbers()
+        return Numbers(next((name for name in _OLDER if os.path.lexists(folder / name)), None))
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
     target = read_tokenizer(other) if os.path.lexists(other) else source
