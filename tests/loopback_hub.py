@@ -33,6 +33,9 @@ class Hub:
         shift: how far after the requested offset a part begins.
         unit: the unit of the stated offset of a part.
         status: the status of every answer.
+        busy: the status and `Retry-After` of the first answers, one each.
+        headers: further headers of files.
+        heads: whether HEAD requests are supported.
         requests: the requests: method, path and range.
         write: returns the status and content of the response to a method, path and content, or
             None to close the connection.
@@ -52,6 +55,9 @@ class Hub:
     shift: int = 0
     unit: str = "bytes"
     status: int | None = None
+    busy: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    heads: bool = True
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     authorizations: list[str | None] = field(default_factory=list[str | None])
     write: Callable[[str, str, bytes], tuple[int, bytes] | None] = lambda *_: (405, b"")
@@ -108,6 +114,13 @@ def loopback_hub(
             asked = self.headers.get("Range", "")
             hub.requests.append((self.command, self.path, asked))
             hub.authorizations.append(self.headers.get("Authorization"))
+            if hub.busy or not (body or hub.heads):
+                status, later = hub.busy.pop(0) if hub.busy else (405, "")
+                self.send_response(status)
+                self.send_header("Retry-After", later)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             elsewhere = hub.redirect or hub.moved.get(self.path)
             if elsewhere is not None or hub.status is not None:
                 self.send_response(302 if elsewhere is not None else hub.status or 500)
@@ -129,6 +142,8 @@ def loopback_hub(
                 )
             else:
                 self.send_response(200)
+            for name, value in hub.headers.items():
+                self.send_header(name, value)
             told = len(content) - start if hub.tell is None else hub.tell
             self.send_header("Content-Length", str(told))
             self.end_headers()

@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import errno
 import json
 import os
@@ -37,6 +38,7 @@ from zoo.store import fetching
 from zoo.store.files import Store
 from zoo.store.pretrained import File
 from zoo.store.pulling import pull
+from zoo_sources.https import Https
 from zoo_sources.hub import HuggingFace
 from zoo_sources.local import Local
 from zoo_sources.remote_folder import check_url
@@ -570,6 +572,48 @@ def test_a_part_of_what_may_have_changed_is_not_taken_up(
     hub.truncate, hub.ranges = None, True
     found = fetch(trust_first_use=True).files["model.safetensors"]
     assert found.sha256 == sha256(hub.files["/m/model.safetensors"])
+
+
+def test_a_server_that_is_busy_is_waited_for(
+    project: Path, hub: Hub, fetch: Pull, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the first file is asked for."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    register(project, "small.v1", untold(f"{hub.url}/m"))
+    soon = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    hub.busy = [(429, "7"), (503, soon), (503, "soon")]
+    names = ["README.md", "model.safetensors"]
+    source = Https(kind="https", url=f"{hub.url}/m", names=names)
+    sizes = {path: len(content) for path, content in bundle().items()}
+    access = Access(project, project, timeout=4000.0)
+    assert fetching.files_of(source, access, "looking") == (source, sizes)
+    by_us = [seconds for seconds in waited if seconds]
+    assert by_us == [7, 0.2, pytest.approx(3600, abs=30), 0.4, 0.8]
+    hub.busy = [(429, "1")]
+    with pytest.raises(SourceError, match=r"cannot be downloaded now: 429.*\n.*in 1 seconds"):
+        fetch(trust_first_use=True)  # with a time-out of half a second
+    assert fetch(trust_first_use=True).files.keys() == bundle().keys()
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_what_is_sent_compressed_is_refused(
+    digests: bool, project: Path, hub: Hub, fetch: Pull
+) -> None:
+    """On first use, the compressed bytes would be kept as those of the file."""
+    text = entry({"kind": "https", "url": f"{hub.url}/m"}, bundle())
+    register(project, "small.v1", text if digests else untold(f"{hub.url}/m"))
+    hub.headers = {"Content-Encoding": "aws-chunked, GZIP"}
+    with pytest.raises(SourceError, match="is sent in the encoding `aws-chunked, GZIP`"):
+        fetch(trust_first_use=True)
+    hub.headers = {"Content-Encoding": "aws-chunked"}  # said by some stores of plain objects
+    assert fetch(trust_first_use=True).files.keys() == bundle().keys()
+
+
+def test_a_server_need_not_know_head(project: Path, hub: Hub, fetch: Pull) -> None:
+    register(project, "small.v1", untold(f"{hub.url}/m"))
+    hub.heads = False
+    assert fetch(trust_first_use=True).files.keys() == bundle().keys()
 
 
 def test_what_is_whole_stays_when_another_file_breaks_off(

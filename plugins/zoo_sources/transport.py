@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import http.client
 import re
 import ssl
@@ -15,12 +16,15 @@ from urllib.parse import urlsplit
 
 from zoo.errors import Problem
 from zoo.source import SourceError, Stream
+from zoo.wording import quoted
 
 _PIECE = 1 << 16
 _SLOWEST = 1000  # bytes a second, averaged over the time-out; less counts as a stall
 _RANGE_NOT_SATISFIABLE = 416
 _RANGE = re.compile(r"bytes (\d{1,18})-", re.ASCII)
 _AGAIN = {408, 425, 429}  # like 500 and above, worth another attempt
+_ENCODED = {"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd"}
+_SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def check_url(url: str) -> str:
@@ -64,16 +68,15 @@ def request(
     url: str,
     timeout: float,
     *,
-    method: str = "GET",
     start: int = 0,
     headers: Mapping[str, str] = {},
 ) -> Generator[http.client.HTTPResponse]:
-    """Send a request, and yield the response.
+    """Send a request, and yield the response. A server that is busy is waited for as long as it
+    says, up to the time-out, before the error is raised.
 
     Args:
         url: an https address.
         timeout: seconds without a byte after which the connection is given up.
-        method: "GET" or "HEAD".
         start: the first byte to request, also after a redirect.
         headers: sent to the host of `url` only, not after a redirect.
 
@@ -81,7 +84,7 @@ def request(
         SourceError: another attempt would fail as well.
         OSError: another attempt may succeed.
     """
-    asked = urllib.request.Request(check_url(url), method=method)
+    asked = urllib.request.Request(check_url(url))
     asked.add_header("Accept-Encoding", "identity")
     if start:
         asked.add_header("Range", f"bytes={start}-")
@@ -91,6 +94,7 @@ def request(
         response = _opener().open(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code in (*_AGAIN, _RANGE_NOT_SATISFIABLE) or error.code >= 500:
+            _wait(url, error, timeout)
             raise
         message = f"{url} cannot be downloaded: {error.code} {error.reason}"
         raise SourceError(Problem(message, help=_HELP.get(error.code))) from None
@@ -104,7 +108,33 @@ def request(
     except http.client.HTTPException as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from None
     with cast("http.client.HTTPResponse", response) as answer:
+        _refuse_encoded(url, answer)
         yield answer
+
+
+def _wait(url: str, error: urllib.error.HTTPError, timeout: float) -> None:
+    """Wait as long as a server says in `Retry-After`, in seconds or by a date. Raises `SourceError`
+    if that is longer than the time-out."""
+    told = error.headers.get("Retry-After", "").strip()
+    try:
+        until = None if _SECONDS.fullmatch(told) else email.utils.parsedate_to_datetime(told)
+    except ValueError:  # it says nothing, or nothing that can be read
+        return
+    seconds = int(told) if until is None else max(0.0, until.timestamp() - time.time())
+    if seconds > timeout:
+        message = f"{url} cannot be downloaded now: {error.code} {error.reason}"
+        hint = f"the server asks to try again in {seconds:,.0f} seconds"
+        raise SourceError(Problem(message, help=hint)) from None
+    time.sleep(seconds)
+
+
+def _refuse_encoded(url: str, answer: http.client.HTTPResponse) -> None:
+    """Raise `SourceError` for what is sent compressed, although it was asked for as it is."""
+    encoding = answer.headers.get("Content-Encoding", "")
+    if _ENCODED & {one.strip().lower() for one in encoding.split(",")}:
+        message = f"{url} is sent in the encoding {quoted(encoding)}, and not as it is"
+        hint = "the server's settings, or those of the object there, say so"
+        raise SourceError(Problem(message, help=hint))
 
 
 def _by_proxy(url: str) -> str:

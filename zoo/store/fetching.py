@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import Problem
@@ -27,6 +27,20 @@ _ABANDONED = 60.0  # seconds without a write after which a partial file is taken
 
 class _BrokenOffError(SourceError):
     """A connection ended too early; the next attempt continues there."""
+
+
+def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping[str, int]]:
+    """Return a source, fixed to its current revision, and the size of each of its files. `what`
+    tells in errors what is done. Raises `SourceError` if they cannot be had."""
+    failures = 0
+    while True:
+        try:
+            with source_code(what):
+                pinned = source.pinned(access)
+                return pinned, pinned.files(access)
+        except _BrokenOffError as error:
+            failures += 1
+            _wait_after(failures, source, error)
 
 
 def fetch(
@@ -139,9 +153,14 @@ def _receive(source: Source, path: str, partial: Path, size: int, access: Access
             reached = _size(partial)
             failures = 0 if reached - most > _MUCH else failures + 1
             most = max(most, reached)
-            if failures == ATTEMPTS or not source.remote:
-                raise SourceError(error.problems) from None
-            time.sleep(0.1 * 2**failures)
+            _wait_after(failures, source, error)
+
+
+def _wait_after(failures: int, source: Source, error: _BrokenOffError) -> None:
+    """Wait before another attempt. Raises `SourceError` if none is worth it."""
+    if failures == ATTEMPTS or not source.remote:
+        raise SourceError(error.problems) from None
+    time.sleep(0.1 * 2**failures)
 
 
 def _append(source: Source, path: str, partial: Path, size: int, access: Access) -> None:

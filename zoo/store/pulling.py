@@ -15,7 +15,7 @@ from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch, left_of, source_code
+from zoo.store.fetching import fetch, files_of, left_of
 from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -150,9 +150,8 @@ def _fetch_all(
     source, expected = model.source, dict[str, File | int](model.manifest.files)
     if not model.is_pinned:
         try:
-            with source_code(f"looking for the files of {model.name}"):
-                source = source.pinned(access)
-                there = source.files(access)
+            what = f"looking for the files of {model.name}"
+            source, there = files_of(source, access, what)
         except SourceError as error:
             raise placed(error, Place(model.document.name)) from None
         expected = {path: size for path, size in there.items() if selected(path, SELECTED)}
