@@ -574,6 +574,35 @@ def test_a_part_of_what_may_have_changed_is_not_taken_up(
     assert found.sha256 == sha256(hub.files["/m/model.safetensors"])
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_what_changes_during_a_download_is_not_continued(
+    fixed: bool, tmp_path: Path, store: Store
+) -> None:
+    """Between the two connections of one pull, another version may take the place of the first."""
+    asked: list[int] = []
+
+    class Changing(Local):
+        remote = True
+
+        @property
+        def is_fixed(self) -> bool:
+            return fixed
+
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            asked.append(start)
+            sent = b"1" * 600 if len(asked) == 1 else b"2" * (1000 - start)
+            return contextlib.nullcontext(Stream(iter([sent]), start))
+
+    source, made, told = Changing(kind="local", path=str(tmp_path)), tmp_path / "made", list[int]()
+    access = Access(tmp_path, tmp_path, on_bytes=told.append)
+    fetching.fetch(source, "a", made, 1000, store, access)
+    assert asked == [0, 600 if fixed else 0]
+    assert made.read_bytes() == (b"1" * 600 + b"2" * 400 if fixed else b"2" * 1000)
+    assert sum(told) == 1000
+
+
 def test_a_server_that_is_busy_is_waited_for(
     project: Path, hub: Hub, fetch: Pull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -699,8 +728,9 @@ def test_a_connection_that_begins_anew_and_breaks_anywhere_is_given_up(
     monkeypatch.setattr(fetching, "_MUCH", 10)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     source = Breaking(kind="local", path=str(tmp_path))
+    expected = File(size=1000, sha256=sha256(bytes(1000)))
     with pytest.raises(SourceError, match="ends after"):
-        fetching.fetch(source, "a", tmp_path / "made", 1000, store, Access(tmp_path, tmp_path))
+        fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
     assert asked == [0, 100, 20, 100, 20]
 
 

@@ -76,12 +76,12 @@ def fetch(
     left = left_of(source, path, expected, store)
     partial = left.with_suffix(f".{secrets.token_hex(8)}")
     partial.parent.mkdir(parents=True, exist_ok=True)
-    # A mixture would be noticed by the digest; or there are no two versions.
+    # A mixture of two versions would be noticed by the digest; or there are no two versions.
     keeps = source.is_fixed or isinstance(expected, File)
     try:
         resumed = keeps and _resume(partial, left, expected)
         while True:
-            _receive(source, path, partial, size, access)
+            _receive(source, path, partial, size, access, resumes=keeps)
             found = digest(partial)
             if isinstance(expected, int) or found == expected:
                 break
@@ -139,8 +139,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _receive(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
-    """Continue a partial file until it has `size` bytes."""
+def _receive(
+    source: Source, path: str, partial: Path, size: int, access: Access, *, resumes: bool
+) -> None:
+    """Continue a partial file until it has `size` bytes. After a broken connection, begin where it
+    ended if `resumes`, and else anew."""
     if not partial.exists():
         partial.touch()
     access.on_bytes(_size(partial))
@@ -154,6 +157,9 @@ def _receive(source: Source, path: str, partial: Path, size: int, access: Access
             failures = 0 if reached - most > _MUCH else failures + 1
             most = max(most, reached)
             _wait_after(failures, source, error)
+            if not resumes:
+                os.truncate(partial, 0)
+                access.on_bytes(-reached)
 
 
 def _wait_after(failures: int, source: Source, error: _BrokenOffError) -> None:
