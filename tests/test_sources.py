@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import errno
+import io
 import json
 import os
 import pty
@@ -17,7 +18,11 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.registry import (  # type: ignore[import-untyped]
+    _registry as file_systems,
+)
 from loopback_hub import Hub, loopback_hub
 from published_models import (
     LOCAL,
@@ -870,6 +875,47 @@ def test_pushed_and_pulled_through_fsspec_it_is_the_same(
     (snapshot,) = (store.root / "snapshots").iterdir()
     assert contents(snapshot) == bundle()
     assert run(push) == 2  # a published model never changes
+
+
+@pytest.mark.parametrize("fails", ["__init__", "find", "exists", "_open", "read"])
+def test_what_a_file_system_cannot_do_is_not_the_fault_of_a_plugin(
+    fails: str, project: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages for object stores have errors of their own, such as that for credentials."""
+
+    class LockedError(Exception):
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise LockedError("Unable to locate credentials")
+
+    class Bucket(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        cachable = False
+
+        def find(self, path: str, *_: Any, **__: Any) -> dict[str, Any]:
+            return {f"{path}/{name}": {"size": len(file)} for name, file in bundle().items()}
+
+        def exists(self, path: str, **_: Any) -> bool:
+            return True
+
+        def _open(self, path: str, *_: Any, **__: Any) -> Any:
+            return Broken()
+
+    class Broken(io.BytesIO):
+        read = fail
+
+    if fails != "read":
+        monkeypatch.setattr(Bucket, fails, fail)
+    monkeypatch.setitem(file_systems, "s3", Bucket)
+    there = {"kind": "fsspec", "url": "s3://bucket/m"}
+    register(project, "small.v1", entry(there, None if fails == "find" else bundle()))
+    if fails == "exists":
+        write_files(project / "model", bundle())
+        told = refused("push", "model", there["url"], "--license", "CC0-1.0")
+    else:
+        told = refused("pull", "small.v1", *(["--trust-first-use"] if fails == "find" else []))
+    assert "error: s3://bucket/m cannot be used: Unable to locate credentials\n" in told
+    assert "plugin" not in told
 
 
 def test_pushed_into_a_folder_it_is_the_same(project: Path, store: Store) -> None:

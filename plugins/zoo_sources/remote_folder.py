@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator
 
-from zoo.errors import Problem
+from zoo.errors import Problem, ZooError
 from zoo.source import Access, Source, SourceError, Stream
 from zoo.wording import quoted
 from zoo_sources.local import chunks
@@ -49,7 +49,8 @@ class RemoteFolder(Source):
 
     def files(self, access: Access) -> Mapping[str, int]:
         system, root = file_system(self.url)
-        found: dict[str, Any] = system.find(root, detail=True)
+        with _converted(self.url):
+            found: dict[str, Any] = system.find(root, detail=True)
         start = f"{root.rstrip('/')}/"
         return {path.removeprefix(start): int(entry["size"]) for path, entry in found.items()}
 
@@ -57,12 +58,17 @@ class RemoteFolder(Source):
     def read(self, path: str, start: int, access: Access) -> Generator[Stream]:
         system, root = file_system(self.url)
         try:
-            file = system.open(f"{root.rstrip('/')}/{path}", "rb")
+            with _converted(self.url):
+                file = system.open(f"{root.rstrip('/')}/{path}", "rb")
         except FileNotFoundError:
             raise SourceError(f"there is no file {self.url.rstrip('/')}/{path}") from None
         with file:
             file.seek(start)
-            yield Stream(chunks(file), start)
+            yield Stream(self._chunks(file), start)
+
+    def _chunks(self, file: Any) -> Iterator[bytes]:
+        with _converted(self.url):
+            yield from chunks(file)
 
     @classmethod
     def at(cls, address: str) -> Self | None:
@@ -79,19 +85,38 @@ class RemoteFolder(Source):
         """Write one file after the other. Object stores cannot rename: a reader may find files
         missing meanwhile, which the digests in the model's file reveal."""
         system, root = file_system(self.url)
-        if system.exists(root) and system.find(root):
-            hint = "a published model never changes: choose another, or remove what broke off there"
-            raise SourceError(Problem(f"there are files at {self.url}", help=hint))
-        for path in paths:
-            target = f"{root.rstrip('/')}/{path}"
-            system.makedirs(target.rpartition("/")[0], exist_ok=True)
-            told = _described(access)
-            system.put_file(str(folder / path), target, callback=told)
-            expected = (folder / path).stat().st_size
-            access.on_bytes(expected - told.value)  # for file systems that do not report progress
-            if (size := system.size(target)) != expected:
-                raise SourceError(f"{target} has {size} bytes after it was written")
+        with _converted(self.url):
+            if system.exists(root) and system.find(root):
+                message = f"there are files at {self.url}"
+                hint = "choose another, or remove what broke off there"
+                raise SourceError(Problem(message, help=f"a published model never changes: {hint}"))
+            for path in paths:
+                _put(system, folder / path, f"{root.rstrip('/')}/{path}", access)
         return self
+
+
+def _put(system: Any, file: Path, target: str, access: Access) -> None:
+    """Write a file to a path of a file system, and check its size there."""
+    system.makedirs(target.rpartition("/")[0], exist_ok=True)
+    told = _described(access)
+    system.put_file(str(file), target, callback=told)
+    expected = file.stat().st_size
+    access.on_bytes(expected - told.value)  # for file systems that do not report progress
+    if (size := system.size(target)) != expected:
+        raise SourceError(f"{target} has {size} bytes after it was written")
+
+
+@contextmanager
+def _converted(url: str) -> Generator[None]:
+    """Convert the errors of a file system's own library, as for missing credentials."""
+    try:
+        yield
+    except (OSError, ZooError):
+        raise
+    except Exception as error:
+        reason = f"{error}".strip() or type(error).__name__
+        hint = "so says the package for this address, which takes credentials from the environment"
+        raise SourceError(Problem(f"{url} cannot be used: {reason}", help=hint)) from None
 
 
 def _described(access: Access) -> Any:
@@ -110,12 +135,14 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path in it.
 
     Raises:
-        SourceError: the package that fsspec needs for this address is not installed.
+        SourceError: the package that fsspec needs for this address is not installed, or cannot
+            connect.
     """
     import fsspec  # type: ignore[import-untyped]
 
-    try:
-        system, path = fsspec.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SourceError(f"{url} cannot be reached: {error}") from None
+    with _converted(url):
+        try:
+            system, path = fsspec.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise SourceError(f"{url} cannot be reached: {error}") from None
     return system, str(path)
