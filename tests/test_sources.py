@@ -902,7 +902,8 @@ def test_what_a_file_system_cannot_do_is_not_the_fault_of_a_plugin(
             return Broken()
 
     class Broken(io.BytesIO):
-        read = fail
+        def read(self, size: int | None = -1) -> bytes:
+            raise LockedError("Unable to locate credentials")
 
     if fails != "read":
         monkeypatch.setattr(Bucket, fails, fail)
