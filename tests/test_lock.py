@@ -66,6 +66,36 @@ def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[s
     assert "there is no lock" in failure(capsys, "build", "below/spec.toml", "--locked")
 
 
+def test_the_lock_of_another_spec_is_replaced_and_named(
+    locked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("other.toml").write_text(SPEC.replace('name = "', 'name = "other_', 1))
+    capsys.readouterr()
+    assert run(["lock", "spec.toml"]) == 0
+    assert capsys.readouterr().err == ""
+    name = read_lock(locked).name
+    assert run(["lock", "other.toml"]) == 0
+    assert capsys.readouterr().err == f"replaced the lock of {name}\n"
+    assert read_lock(locked).name == f"other_{name}"
+
+
+def test_the_lock_of_a_bundle_is_not_replaced(
+    locked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", "spec.toml", "-o", "saved"]) == 0
+    assert run(["bundle", "make", "saved", "bundle", "--license", "mit"]) == 0
+    before = {path.name: path.read_bytes() for path in Path("bundle").iterdir()}
+    told = failure(capsys, "lock", "bundle/spec.toml")
+    assert "bundle/zoo.lock: error: this is the lock of a bundle, which is never changed" in told
+    assert "-o DIR" in told
+    assert run(["lock", "bundle/spec.toml", "-o", "saved"]) == 0
+    told = failure(capsys, "build", "spec.toml", "-o", "bundle")
+    assert "initial weights would take the place of those of a bundle" in told
+    assert {path.name: path.read_bytes() for path in Path("bundle").iterdir()} == before
+    Path("bundle/zoo.lock").write_text("damaged")
+    assert run(["lock", "bundle/spec.toml"]) == 0
+
+
 def test_a_registered_name_has_the_lock_beside_its_file(
     locked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,14 @@ def lock_of_bundle(path: Path) -> Lock | None:
     return lock if lock.files else None
 
 
+def is_bundle(path: Path) -> bool:
+    """Return whether a folder has the lock of a bundle, which is not damaged."""
+    try:
+        return lock_of_bundle(path) is not None
+    except WeightsError:
+        return False
+
+
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle and check all of it: that its files are exactly those of its lock, that their
     bytes are unchanged, and that spec, weights and lock belong to the same model.

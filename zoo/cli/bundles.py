@@ -20,10 +20,12 @@ from zoo.cli.options import (
     path_type,
 )
 from zoo.cli.output import print_report
+from zoo.errors import Place, Problem, WeightsError
 from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.bundle import Bundle
+    from zoo.provenance.lock import Lock
     from zoo.provenance.plugins import Replaced
 
 
@@ -118,16 +120,36 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
 def lock(layers: Layers, spec: str, output: Path | None) -> None:
     """Record in a zoo.lock what a spec is built with.
 
-    `zoo build --locked` then refuses anything else. SPEC is a file.
+    `zoo build --locked` then refuses anything else. SPEC is a file. A folder has one lock: that of
+    another spec is replaced, and named.
     """
     from zoo.atomic import write_text
     from zoo.provenance.lock import LOCK_NAME, lock_of
     from zoo.reading import read_spec
 
     found = read_spec(Path(spec), registry=layers())
-    path = (output if output is not None else Path(spec).parent) / LOCK_NAME
-    write_text(path, lock_of(found).to_text())
-    click.echo(path)
+    folder = output if output is not None else Path(spec).parent
+    replaced = _replaced_lock(folder)
+    write_text(folder / LOCK_NAME, lock_of(found).to_text())
+    if replaced is not None and replaced.name != found.name:
+        click.echo(f"replaced the lock of {replaced.name}", err=True)
+    click.echo(folder / LOCK_NAME)
+
+
+def _replaced_lock(folder: Path) -> Lock | None:
+    """Return the lock in a folder, or None if there is none, or a damaged one. Raises
+    `WeightsError` for the lock of a bundle."""
+    from zoo.provenance.lock import LOCK_NAME, read_lock
+
+    try:
+        lock = read_lock(folder)
+    except WeightsError:
+        return None
+    if lock.files:
+        message = "this is the lock of a bundle, which is never changed"
+        hint = "`-o DIR` writes the lock of the spec into another folder"
+        raise WeightsError(Problem(message, Place(str(folder / LOCK_NAME)), hint))
+    return lock
 
 
 @click.group()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.building import build
+from zoo.bundle import is_bundle
 from zoo.cli.progress import bytes_bar
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
@@ -84,8 +85,8 @@ def _refuse_to_replace(path: Path) -> None:
     """Refuse to replace weights with initial ones, unless they are initial weights themselves.
 
     Raises:
-        WeightsError: the existing weights are not the zoo's, were imported, or were trained, so
-            that a tokenizer or another companion file of models is beside them.
+        WeightsError: the existing weights are not the zoo's, are those of a bundle, were imported,
+            or were trained, so that a tokenizer or another companion file of models is beside them.
     """
     there = weights_path(path)
     if not os.path.isfile(there) or (there == path and not is_file_name(path)):
@@ -96,9 +97,15 @@ def _refuse_to_replace(path: Path) -> None:
     except WeightsError:
         what = "a file that holds no weights of the zoo"
     else:
-        if origin is None and not beside:
+        in_bundle = is_bundle(there.parent)
+        if origin is None and not beside and not in_bundle:
             return
-        what = "imported weights" if origin else f"the weights that {beside[0]} belongs to"
+        if in_bundle:
+            what = "those of a bundle, which is never changed"
+        elif origin:
+            what = "imported weights"
+        else:
+            what = f"the weights that {beside[0]} belongs to"
     message = f"initial weights would take the place of {what}"
     raise WeightsError(
         Problem(
