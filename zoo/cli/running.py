@@ -50,6 +50,8 @@ GENERATING_OPTIONS = {
     "eos",
     "start",
     "stop",
+    "source_language",
+    "target_language",
     "draft",
     "lookup",
     "cuda_graph",
@@ -142,6 +144,16 @@ GENERATING_OPTIONS = {
     "  [default: that of the folder]",
 )
 @click.option(
+    "--source-language",
+    metavar="LANG",
+    help="With a translator such as NLLB: the language of the texts, as its tokenizer names it.",
+)
+@click.option(
+    "--target-language",
+    metavar="LANG",
+    help="With a translator such as NLLB: the language to translate into.",
+)
+@click.option(
     "--stop",
     metavar="TEXT",
     multiple=True,
@@ -191,6 +203,8 @@ def run(
     repetition_penalty: float | None,
     eos: int | None,
     start: tuple[int, ...],
+    source_language: str | None,
+    target_language: str | None,
     stop: tuple[str, ...],
     draft: str | None,
     lookup: bool,
@@ -205,11 +219,11 @@ def run(
 
     MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
     for: it may also fill in masked tokens, write captions, or with --pairs answer questions by
-    texts. Without one, each line of the
-    standard input is a text, or the path of an image; if it is `-`, the whole standard input is
-    one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
-    type on a terminal are the messages of one chat. With --label, a model that compares images with
-    texts says how likely each describes the image; with --texts, it reads texts.
+    texts. Without one, each line of the standard input is a text, or the path of an image; if it is
+    `-`, the whole standard input is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
+    With --chat, the lines that you type on a terminal are the messages of one chat. With --label, a
+    model that compares images with texts says how likely each describes the image; with --texts, it
+    reads texts.
 
     With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
     each.
@@ -244,6 +258,8 @@ def run(
             quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
         _refuse_unfitting(context, found)
+        if isinstance(found, TextModel) and (source_language or target_language):
+            found = found.translating(source=source_language, target=target_language)
         method = None
         if found.task in GENERATING:
             if given and not sample and not found.settings.do_sample:
@@ -331,7 +347,8 @@ def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel) -> 
 
     name = model.transformer.spec.name
     if isinstance(model, ImageModel):
-        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
+        languages = ("source_language", "target_language")
+        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *languages)
         _refuse(context, no_texts, f"{name} takes no texts")
     elif not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")

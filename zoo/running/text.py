@@ -79,6 +79,14 @@ class Word(NamedTuple):
     end: int
 
 
+class Mark(NamedTuple):
+    """A token that a tokenizer puts beside every text: its place among the ids of a text, counted
+    from the end if it is negative, and its id."""
+
+    place: int
+    id: int
+
+
 class Input(NamedTuple):
     """What a model reads.
 
@@ -162,7 +170,11 @@ class Tokenized:
         folder: that of the model.
         prompt: what precedes every text of the input, but not pairs and chats.
         tidies: whether spaces before punctuation are removed from the output.
+
+    `mark` is the token of the language of the input, if it is another than the source's own.
     """
+
+    mark: Mark | None = None
 
     def __init__(
         self, source: Any, target: Any, folder: Path, *, prompt: str = "", tidies: bool = False
@@ -180,6 +192,8 @@ class Tokenized:
         if self.prompt and isinstance(text, str):
             text = self.prompt + text
         ids: list[int] = encode(self.source, text).ids
+        if self.mark is not None:
+            ids[self.mark.place] = self.mark.id
         return ids
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:

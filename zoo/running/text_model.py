@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
@@ -23,9 +23,10 @@ from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import blank, generate_arguments, generated, refuse_generating
 from zoo.running.labels import published_config, read_labels
+from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
-from zoo.running.text import Input, Text, pieces, read_text
+from zoo.running.text import Input, Text, Tokenized, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -255,6 +256,29 @@ class TextModel:
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
         found = pieces(self.text, cast("Iterator[int]", ids))
         return asked["stop"].pieces_before(found) if "stop" in asked else found
+
+    def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
+        """Take this translator, which knows several languages, for two of them.
+
+        Args:
+            source: the language of the texts, as its token is written in the tokenizer: `eng_Latn`
+                for NLLB, `en_XX` for mBART, and `en` or `__en__` for M2M100. By default that for
+                which the tokenizer was saved.
+            target: the language of the translations, likewise. By default that of the model's
+                folder.
+
+        Raises:
+            InputError: this is no translator with a tokenizer, there is no such language, or the
+                tokenizer marks no texts by one.
+        """
+        if self.task != "translate" or not isinstance(self.text, Tokenized):
+            raise InputError(f"{self.transformer.spec.name} is no translator with a tokenizer")
+        text, settings = self.text, self.settings
+        if target is not None:
+            settings = into_language(settings, text, target)
+        if source is not None:
+            text = from_language(text, source)
+        return replace(self, text=text, settings=settings)
 
     def draft(self, smaller: TextModel, *, n_tokens: int = 4) -> Draft:
         """Take a smaller model as what guesses this one's tokens.
