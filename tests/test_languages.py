@@ -130,7 +130,11 @@ def test_on_the_command_line(
     told = refused(*asked, "--target-language", "fra_Latin")
     assert "the tokenizer has no language `fra_Latin`" in told
     assert "did you mean `fra_Latn`?" in told
+    Path("ours/tokenizer_config.json").unlink()
     assert "no language `</s>`" in refused(*asked, "--source-language", "</s>")
+    told = refused("run", "transformer-small.tatoeba-de-en", "Bier", "--target-language", "de")
+    assert "no language `de`" in told
+    assert "it has no such tokens" in told
 
 
 def test_what_is_no_translator_of_many_languages(

@@ -53,12 +53,12 @@ def into_language(settings: Settings, text: Tokenized, language: str) -> Setting
 
 def _languages(text: Tokenized, tokenizer: Any) -> dict[str, int]:
     """The special tokens of a tokenizer that have no other use, by their text, and `__de__` by `de`
-    too."""
+    too. Those in brackets, such as `</s>`, have one, whether the folder says so or not."""
     used = set(read_special_tokens(text.folder).values())
     found = {
         token.content: id_
         for id_, token in tokenizer.get_added_tokens_decoder().items()
-        if token.special and token.content not in used
+        if token.special and token.content not in used and not token.content.startswith(("<", "["))
     }
     return {name.strip("_"): id_ for name, id_ in found.items()} | found
 
