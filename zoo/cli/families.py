@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import Layers, NameType, json_option, model_type, path_type
+from zoo.cli.options import AddressType, Layers, NameType, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.wording import counted
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("import")
-@click.argument("source", type=path_type, metavar="SRC")
+@click.argument("source", type=AddressType(), metavar="SRC")
 @click.option(
     "-o",
     "--output",
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 @click.option(
     "--adapter",
     metavar="DIR",
-    type=path_type,
-    help="The folder of a LoRA adapter, as PEFT writes it, to merge into the weights.",
+    type=AddressType(),
+    help="The folder or address of a LoRA adapter, as PEFT writes it, to merge into the weights.",
 )
 @click.option("--name", help="The model's name.  [default: that of the folder SRC, or --adapter]")
 @json_option
 @click.pass_obj
 def import_(
     layers: Layers,
-    source: Path,
+    source: Path | str,
     output: Path | None,
-    adapter: Path | None,
+    adapter: Path | str | None,
     name: str | None,
     as_json: bool,
 ) -> None:
     """Turn a published checkpoint into a model of the zoo.
 
-    SRC is a Hugging Face folder with a config.json and safetensors. `zoo families` lists the types
-    of models that can be imported.
+    SRC is a Hugging Face folder with a config.json and safetensors, or its address: one of the hub,
+    `hf://owner/name`, of which the latest commit is read, or of a folder elsewhere, such as
+    `s3://bucket/folder`. `zoo families` lists the types of models that can be imported.
     """
     registry = layers()
     from zoo.cli.making import import_and_save
@@ -58,6 +59,7 @@ def import_(
         report,
         lambda r: (
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
+            f"{_commits(r['sources'])}"
             f"{_dequantized(r['quantization'], r['dtype'])}"
             f"{_merged(r['adapter'])}"
             f"{_others(r['dtype'], r['other_dtypes'])}{_made(r['made'])}"
@@ -71,6 +73,12 @@ def _dequantized(quantization: str | None, dtype: str) -> str:
     if quantization is None:
         return ""
     return f"quantized weights ({quantization}) as the floats that they stand for, in {dtype}\n"
+
+
+def _commits(sources: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each commit that was downloaded."""
+    lines = [f"{one['repo']} at the commit {one['revision']}" for one in sources if "repo" in one]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _merged(adapter: str | None) -> str:

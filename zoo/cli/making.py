@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.initial import n_bytes_of
-from zoo.model_files import COMPANIONS, find_files
+from zoo.model_files import COMPANIONS, SELECTED, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
 from zoo.weights.file import is_file_name, weights_path
@@ -115,20 +117,47 @@ def _refuse_to_replace(path: Path) -> None:
 
 
 def import_and_save(
-    source: Path,
+    source: Path | str,
     output: Path | None,
     *,
-    adapter: Path | None,
+    adapter: Path | str | None,
     name: str | None,
     registry: Registry,
 ) -> dict[str, Any]:
-    """Import a checkpoint. Returns the report of `zoo import`."""
+    """Import a checkpoint. A text in place of a path is an address. Returns the report of `zoo
+    import`."""
+    from zoo.families.adapters.adapter import FILES as ADAPTER
     from zoo.families.importing import plan_import, save_import
+    from zoo.store.addresses import downloaded
+    from zoo.store.files import Store
 
-    found = plan_import(source, adapter=adapter, name=name, registry=registry)
-    folder = output if output is not None else Path(found.spec.name)
-    with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
-        digest = save_import(found, folder, on_bytes=bar.advance)
+    sources: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+
+        def here(place: Path | str, patterns: Collection[str]) -> Path:
+            """The folder at a place, which is downloaded if it is an address."""
+            if isinstance(place, Path):
+                return place
+            with bytes_bar(place) as bar:
+                there = stack.enter_context(
+                    downloaded(
+                        place,
+                        patterns,
+                        registry,
+                        Store.default(),
+                        on_total=bar.set_total,
+                        on_bytes=bar.advance,
+                    )
+                )
+            sources.append(there.source.model_dump(exclude_none=True))
+            return there.folder
+
+        whole = here(source, SELECTED)
+        change = None if adapter is None else here(adapter, ADAPTER)
+        found = plan_import(whole, adapter=change, name=name, registry=registry)
+        folder = output if output is not None else Path(found.spec.name)
+        with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
+            digest = save_import(found, folder, on_bytes=bar.advance)
     dtypes = found.dtypes
     usual, *others = dtypes
     return {
@@ -140,6 +169,7 @@ def import_and_save(
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "quantization": found.origin.quantization,
         "adapter": None if adapter is None else str(adapter),
+        "sources": sources,
         "made": [companion.name for companion in found.made],
         "path": str(folder),
         "content_digest": digest,

@@ -72,6 +72,18 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+class AddressType(PathType):
+    """A path, or an address such as `hf://owner/name`, which stays a text."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path or the address. Raises BadParameter if it is empty."""
+        if isinstance(value, str) and "://" in value:
+            return value
+        return super().convert(value, param, ctx)
+
+
 class NameType(click.types.StringParamType):
     """A name that shells complete: from the names that `known` returns of a registry and, with
     `files`, from files."""

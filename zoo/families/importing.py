@@ -259,7 +259,10 @@ def _check_folder(source: Path, where: Place) -> None:
     """Raise `WeightsError` if there is no such folder, or it holds an adapter."""
     if not os.path.isdir(source):
         message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
-        hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
+        hint = (
+            "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one "
+            "of the Hugging Face hub, and `zoo pull` fetches named models"
+        )
         raise WeightsError(Problem(message, where, hint))
     if (source / ADAPTER).is_file():
         message = f"{ADAPTER} says that there is an adapter"

@@ -15,6 +15,7 @@ from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
 from zoo.source import Access, OnBytes, Source, SourceError, offline
+from zoo.store.addresses import KINDS, source_at
 from zoo.store.fetching import source_code
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.manifest_text import manifest_text
@@ -136,14 +137,10 @@ def _digests(folder: Path) -> dict[str, File]:
 
 
 def _source(address: str, registry: Registry) -> Source:
-    for kind in registry.sources:
-        if (source := registry.source(kind).at(address)) is not None:
-            return source
-    hint = (
-        "a folder, `hf://owner/name`, or an address such as `s3://bucket/folder`, `gs://`, `az://` "
-        "and `sftp://`"
-    )
-    raise SourceError(Problem(f"nothing can be pushed to {quoted(address)}", help=hint))
+    if (source := source_at(address, registry)) is not None:
+        return source
+    message = f"nothing can be pushed to {quoted(address)}"
+    raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
 
 
 def _others(folder: Path, files: set[str], start: str = "") -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import Problem
+from zoo.model_files import safe_path
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
@@ -41,6 +42,27 @@ def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping
         except _BrokenOffError as error:
             failures += 1
             _wait_after(failures, source, error)
+
+
+def fetch_all(
+    source: Source,
+    expected: Mapping[str, File | int],
+    folder: Path,
+    store: Store,
+    access: Access,
+) -> dict[str, File]:
+    """Write files of a source, which are expected by their paths, into a folder. Those that the
+    store has are linked. Returns and raises as `fetch`."""
+    files: dict[str, File] = {}
+    for path, one in sorted(expected.items()):
+        target = folder / safe_path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(one, File) and store.take(one, target):
+            access.on_bytes(one.size)
+            files[path] = one
+        else:
+            files[path] = fetch(source, path, target, one, store, access)
+    return files
 
 
 def fetch(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from zoo.atomic import named_in_errors
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, placed
-from zoo.model_files import CARDS, SELECTED, safe_path, selected
+from zoo.model_files import CARDS, SELECTED, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch, files_of, left_of
+from zoo.store.fetching import fetch_all, files_of, left_of
 from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -159,18 +159,10 @@ def _fetch_all(
             message = f"{model.name}: nothing there is a file of a model"
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
     on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
-    files: dict[str, File] = {}
-    for path, one in sorted(expected.items()):
-        target = folder / safe_path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(one, File) and store.take(one, target):
-            access.on_bytes(one.size)
-            files[path] = one
-            continue
-        try:
-            files[path] = fetch(source, path, target, one, store, access)
-        except SourceError as error:
-            raise placed(error, Place(model.document.name)) from None
+    try:
+        files = fetch_all(source, expected, folder, store, access)
+    except SourceError as error:
+        raise placed(error, Place(model.document.name)) from None
     shutil.rmtree(access.scratch)
     parts = [left_of(source, path, one, store) for path, one in expected.items()]
     return model.with_files(source, files), folder, parts

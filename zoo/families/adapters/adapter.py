@@ -15,12 +15,15 @@ from typing import NamedTuple
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, tensors_of
 from zoo.json_files import JsonFile, read_json
+from zoo.model_files import COMPANIONS
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read
 from zoo.wording import quoted
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+FILES = (CONFIG, WEIGHTS, *COMPANIONS)
+"""The files of an adapter, and those beside it that are imported with it."""
 
 _READ = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights")
 _INERT = (

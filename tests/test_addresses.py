@@ -1,0 +1,140 @@
+"""`zoo import hf://...`: a checkpoint at an address is what its folder is.
+
+For the hub, `zoo` runs in a process of its own, since huggingface_hub reads HF_ENDPOINT only once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import torch
+from loopback_hub import Hub, loopback_hub
+from safetensors.torch import save
+from transformers import LlamaConfig, LlamaForCausalLM
+from trials import Refused, contents
+
+import zoo
+from zoo.cli import run
+from zoo.store.files import Store
+
+COMMIT = "0123456789" * 4
+
+
+@pytest.fixture
+def hub(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub]:
+    with loopback_hub(tmp_path, monkeypatch) as made:
+        monkeypatch.setenv("HF_ENDPOINT", made.url)
+        yield made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The folder of a tiny Llama, with a file that belongs to no model of the zoo."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "Tiny-Llama")
+    (tmp_path / "Tiny-Llama" / "pytorch_model.bin").write_bytes(b"a pickle")
+    return tmp_path / "Tiny-Llama"
+
+
+def publish(hub: Hub, repo: str, folder: Path) -> None:
+    """Put the files of a folder into a repository of the hub."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
+    info = json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode()
+    for path in ("", f"/revision/{COMMIT}"):
+        hub.files[f"/api/models/{repo}{path}"] = info
+    for name, content in files.items():
+        hub.files[f"/{repo}/resolve/{COMMIT}/{name}"] = content
+
+
+def imported(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zoo", "import", *arguments]
+    return subprocess.run(
+        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, store: Store) -> None:
+    publish(hub, "owner/Tiny-Llama", checkpoint)
+    done = imported("hf://owner/Tiny-Llama")
+    assert done.returncode == 0, done.stderr
+    assert f"owner/Tiny-Llama at the commit {COMMIT}\n" in done.stdout
+    zoo.import_folder(checkpoint, "from-folder", name="Tiny-Llama")
+    assert contents(project / "Tiny-Llama") == contents(project / "from-folder")
+    asked = {path.rpartition("/")[2] for _, path, _ in hub.requests}
+    assert "pytorch_model.bin" not in asked
+    assert [*(store.root / "work").iterdir()] == []
+    assert [*(store.root / "partial").iterdir()] == []
+
+
+def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path) -> None:
+    adapter = project / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    path = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    factors = {f"{path}A.weight": torch.ones(1, 8), f"{path}B.weight": torch.ones(8, 1)}
+    (adapter / "adapter_model.safetensors").write_bytes(save(factors))
+    publish(hub, "owner/Tiny-Llama", checkpoint)
+    publish(hub, "someone/tuned", adapter)
+    done = imported("hf://owner/Tiny-Llama", "--adapter", "hf://someone/tuned", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["repo"] for one in told["sources"]] == ["owner/Tiny-Llama", "someone/tuned"]
+    assert told["path"] == "tuned"
+    zoo.import_folder(checkpoint, "plain")
+    before, after = zoo.load("plain").state_dict(), zoo.load("tuned").state_dict()
+    name = "decoder.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(after[name], before[name] + 2.0)
+
+
+def test_a_download_that_breaks_off_is_continued(
+    hub: Hub, checkpoint: Path, project: Path, store: Store
+) -> None:
+    publish(hub, "owner/Tiny-Llama", checkpoint)
+    size = (checkpoint / "model.safetensors").stat().st_size
+    hub.truncate = size // 8
+    failed = imported("hf://owner/Tiny-Llama")
+    assert failed.returncode == 2
+    assert "model.safetensors` ends after" in failed.stderr
+    hub.truncate = None
+    hub.requests.clear()
+    done = imported("hf://owner/Tiny-Llama")
+    assert done.returncode == 0, done.stderr
+    ranges = [asked for _, path, asked in hub.requests if path.endswith("model.safetensors")]
+    assert ranges
+    assert all(asked.startswith("bytes=") for asked in ranges)
+
+
+def test_a_folder_elsewhere(checkpoint: Path, project: Path, store: Store) -> None:
+    assert run(["import", f"file://{checkpoint}", "-o", "ours"]) == 0
+    zoo.import_folder(checkpoint, "from-folder", name="Tiny-Llama")
+    assert contents(project / "ours") == contents(project / "from-folder")
+
+
+def test_addresses_of_nothing(
+    hub: Hub,
+    project: Path,
+    store: Store,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "nothing can be read from `https://a.b/c`" in refused("import", "https://a.b/c")
+    assert "write `hf://owner/name`" in refused("import", "hf://a/b/c")
+    (project / "empty").mkdir()
+    told = refused("import", f"file://{project}/empty")
+    assert "is a file of a model" in told
+    missing = imported("hf://owner/none")
+    assert missing.returncode == 2
+    assert "owner/none cannot be read from the hub: 404" in missing.stderr
+    assert "`zoo import hf://owner/name` reads one" in refused("import", "owner/name")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE forbids to reach hf://a/b" in refused("import", "hf://a/b")
