@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Problem
-from zoo.model_files import selected
 from zoo.source import Access, OnBytes, Source, SourceError, offline
-from zoo.store.fetching import fetch_all, files_of, left_of
+from zoo.store.fetching import fetch_all, left_of, selected_files
 from zoo.store.files import Store
 from zoo.wording import quoted
 
@@ -68,10 +67,7 @@ def downloaded(
     with store.work() as work:
         access = Access(Path.cwd(), work / "scratch", on_bytes=on_bytes)
         access.scratch.mkdir()
-        source, there = files_of(source, access, f"looking for the files at {address}")
-        expected = {path: size for path, size in there.items() if selected(path, patterns)}
-        if not expected:
-            raise SourceError(f"nothing at {address} is a file of a model")
+        source, expected = selected_files(source, access, address, patterns)
         on_total(sum(expected.values()))
         folder = work / "of" / address.rstrip("/").rpartition("/")[2]
         folder.mkdir(parents=True)

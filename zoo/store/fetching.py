@@ -9,11 +9,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import Problem
-from zoo.model_files import safe_path
+from zoo.model_files import safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
@@ -28,6 +28,22 @@ _ABANDONED = 60.0  # seconds without a write after which a partial file is taken
 
 class _BrokenOffError(SourceError):
     """A connection ended too early; the next attempt continues there."""
+
+
+def selected_files(
+    source: Source, access: Access, name: str, patterns: Collection[str]
+) -> tuple[Source, dict[str, int]]:
+    """Return a source, fixed to its current revision, and the size of each of its files that match
+    one of the patterns. `name` is that of the model, for errors. Raises `SourceError` if there are
+    none, or they cannot be had."""
+    source, there = files_of(source, access, f"looking for the files of {name}")
+    found = {path: size for path, size in there.items() if selected(path, patterns)}
+    if not found:
+        names = sorted(there)
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        hint = f"there is: {', '.join(names[:8])}{more}" if names else "it is empty"
+        raise SourceError(Problem(f"{name}: nothing there is a file of a model", help=hint))
+    return source, found
 
 
 def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping[str, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch_all, files_of, left_of
+from zoo.store.fetching import fetch_all, left_of, selected_files
 from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -148,30 +147,17 @@ def _fetch_all(
     folder = work / "fetched"
     access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.manifest.files)
-    if not model.is_pinned:
-        try:
-            what = f"looking for the files of {model.name}"
-            source, there = files_of(source, access, what)
-        except SourceError as error:
-            raise placed(error, Place(model.document.name)) from None
-        expected = {path: size for path, size in there.items() if selected(path, SELECTED)}
-        if not expected:
-            message = f"{model.name}: nothing there is a file of a model"
-            raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
-    on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
     try:
+        if not model.is_pinned:
+            source, found = selected_files(source, access, model.name, SELECTED)
+            expected = dict[str, File | int](found)
+        on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
         files = fetch_all(source, expected, folder, store, access)
     except SourceError as error:
         raise placed(error, Place(model.document.name)) from None
     shutil.rmtree(access.scratch)
     parts = [left_of(source, path, one, store) for path, one in expected.items()]
     return model.with_files(source, files), folder, parts
-
-
-def _listed(there: Mapping[str, int]) -> str:
-    names = sorted(there)
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"there is: {', '.join(names[:8])}{more}" if names else "it is empty"
 
 
 def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:
