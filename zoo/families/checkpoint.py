@@ -34,6 +34,13 @@ class Stored:
     n_bytes: int
 
 
+def check_folder(folder: Path, hint: str) -> None:
+    """Raise `WeightsError` if there is no such folder."""
+    if not os.path.isdir(folder):
+        message = "this is not a folder" if os.path.exists(folder) else "there is no such folder"
+        raise WeightsError(Problem(message, Place(str(folder)), hint))
+
+
 def find_tensors(folder: Path) -> dict[str, Stored]:
     """Return every tensor of a checkpoint, by name. Only headers are read.
 

@@ -21,7 +21,7 @@ from zoo.families.adapters.adapter import CONFIG as ADAPTER
 from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
-from zoo.families.checkpoint import Stored, find_tensors
+from zoo.families.checkpoint import Stored, check_folder, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
@@ -257,13 +257,11 @@ def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tupl
 
 def _check_folder(source: Path, where: Place) -> None:
     """Raise `WeightsError` if there is no such folder, or it holds an adapter."""
-    if not os.path.isdir(source):
-        message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
-        hint = (
-            "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one "
-            "of the Hugging Face hub, and `zoo pull` fetches named models"
-        )
-        raise WeightsError(Problem(message, where, hint))
+    check_folder(
+        source,
+        "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one of "
+        "the Hugging Face hub, and `zoo pull` fetches named models",
+    )
     if (source / ADAPTER).is_file():
         message = f"{ADAPTER} says that there is an adapter"
         hint = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.checkpoint import Stored, tensors_of
+from zoo.families.checkpoint import Stored, check_folder, tensors_of
 from zoo.json_files import JsonFile, read_json
 from zoo.model_files import COMPANIONS
 from zoo.weights.held_tensors import FLOATS
@@ -113,10 +112,7 @@ def read_adapter(folder: Path) -> Adapter:
     Raises:
         WeightsError: it is damaged, or changes weights in another way than LoRA.
     """
-    if not os.path.isdir(folder):
-        message = "this is not a folder" if os.path.exists(folder) else "there is no such folder"
-        hint = f"an adapter is a folder with {CONFIG} and {WEIGHTS}"
-        raise WeightsError(Problem(message, Place(str(folder)), hint))
+    check_folder(folder, f"an adapter is a folder with {CONFIG} and {WEIGHTS}")
     file = read_json(folder / CONFIG)
     if problems := [*_problems_of(file)]:
         raise WeightsError(problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -10,12 +10,9 @@ from pathlib import Path
 import torch
 
 from zoo.families.checkpoint import Stored
-from zoo.families.quantized.tensor import CHUNK, Quantized, read_stored
+from zoo.families.quantized.tensor import CHUNK, Quantized, Read, read_stored
 from zoo.weights.file import ITEM_BYTES
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
-
-Read = Callable[[Stored, memoryview], None]
-"""Reads a stored tensor into memory of its size."""
 
 
 @dataclass(frozen=True, slots=True)
