@@ -39,7 +39,7 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
         TrainingError: a pattern is for no weight; or for one that begins anew, or that is no matrix
             of a linear map, as a table of tokens, tied to the head or not, and a stack of experts.
     """
-    found: set[str] = set()
+    found, begun_anew = set[str](), _begun_anew(recipe, spec)
     for number, pattern in enumerate(() if recipe.lora is None else recipe.lora.weights):
         path = ("lora", "weights", number)
         meant = _named(pattern, recipe, path, spec)
@@ -50,7 +50,7 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
                 message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
                 hint = f"only these are adapted: {_maps(spec)}"
                 raise TrainingError(Problem(message, place, hint))
-        if anew := meant & _begun_anew(recipe, spec):
+        if anew := meant & begun_anew:
             message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
             raise TrainingError(Problem(message, place, "adapt weights that are taken"))
         found |= meant
