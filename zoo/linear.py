@@ -270,7 +270,7 @@ def _packed(
     maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...], layout: type[Layout]
 ) -> Packed:
     with torch.no_grad():
-        weight = torch.cat([one.weight for one in maps])
+        weight = torch.cat([one.weight for one in maps]) if len(maps) > 1 else maps[0].weight
         biases = [one.bias for one in maps]
         bias = None
         if any(one is not None for one in biases):
