@@ -11,6 +11,7 @@ import torch
 from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
 from zoo.generation.ends import Ends
+from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, with_others
 from zoo.generation.prompts import Rows
 from zoo.generation.scores import constrain, largest, penalize
@@ -89,19 +90,18 @@ class Hypotheses:
         return self.ended[-1].score >= method.judged(best_running, n_tokens)
 
 
-def beam_search(
-    decoding: Decoding, prompt: Rows, sources: Sequence[list[int]], method: Beam, ends: Ends
-) -> list[Generated]:
+def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Generated]:
     """Find the best sequence for each row, or the best ones.
 
     In each step every running sequence is extended by every token. Those of the best `size`
     candidates that end are set aside; the best `size` candidates that do not end go on. A row is
     done when `size` sequences have ended and the best running one scores no better than the worst
-    of them. `sources` are the ids of each row's source, for `encoder_no_repeat_ngram_size`.
+    of them.
 
     Raises:
         InputError: this number of beams does not fit into memory.
     """
+    prompt, sources, ends = inputs.prompt, inputs.source_ids(), inputs.request.ends
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
     check_memory(size, "beams", scores, decoding)

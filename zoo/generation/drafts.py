@@ -2,67 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch.nn.functional import pad
 
-from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation.choosing import Choosing, Row
 from zoo.generation.decoding import Decoding, check_numbers, describe
-from zoo.generation.inputs import Inputs
+from zoo.generation.inputs import Given, Inputs
+from zoo.generation.request import Draft, Lookup
 from zoo.transformer import Transformer
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Tokens are guessed by a smaller model of the same kind and with the same vocabulary
-    (Leviathan et al. 2022, arXiv:2211.17192).
-
-    Args:
-        model: the smaller model.
-        n_tokens: how many tokens it guesses at a time.
-
-    Raises:
-        InputError: `n_tokens` is not an integer of at least 1.
-    """
-
-    model: Transformer
-    n_tokens: int = 4
-
-    def __post_init__(self) -> None:
-        check_count("n_tokens", self.n_tokens)
-
-
-LONGEST = 32
-"""The most tokens that are looked for: all rows of so many are kept, and more tell no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Tokens are guessed to be those that followed the last time that the sequence, its prompt
-    included, held its latest tokens (Saxena 2023, "Prompt Lookup Decoding"). It helps where text is
-    copied from the prompt, as in summaries, corrections and code.
-
-    Args:
-        n_tokens: how many tokens are guessed at a time.
-        longest: how many of the latest tokens are looked for at most, up to `LONGEST`. Fewer are
-            looked for where so many are not found.
-
-    Raises:
-        InputError: a number is not an integer of at least 1, or `longest` is above `LONGEST`.
-    """
-
-    n_tokens: int = 8
-    longest: int = 3
-
-    def __post_init__(self) -> None:
-        check_count("n_tokens", self.n_tokens)
-        if check_count("longest", self.longest) > LONGEST:
-            raise InputError(f"`longest` is at most {LONGEST}, not {self.longest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +31,27 @@ class Drafting:
     vocab: int
 
     @classmethod
-    def read(
-        cls,
-        draft: object,
-        model: Transformer,
-        inputs: Inputs,
-        read: Callable[[Transformer], Inputs],
-    ) -> Self:
-        """Check a draft.
+    def read(cls, model: Transformer, given: Given, inputs: Inputs) -> Self | None:
+        """The draft of a request, if it has one.
 
         Args:
-            draft: what guesses.
             model: the model whose tokens are guessed.
-            inputs: its inputs.
-            read: reads the same inputs for another model.
+            given: what it is given; the smaller model is given the same.
+            inputs: the model's inputs.
 
         Raises:
             InputError: the draft does not fit the model, or one of the two cannot check several
                 tokens at once.
         """
-        if not isinstance(draft, Draft | Lookup):
-            raise InputError(f"`draft` is a zoo.Draft(...) or zoo.Lookup(...), not {draft!r:.80}")
+        draft = inputs.request.draft
+        if draft is None:
+            return None
         _check_takes_back(model, inputs)
         of_draft = None
         if isinstance(draft, Draft):
             _check_same_kind(draft.model, model)
             try:
-                of_draft = read(draft.model)
+                of_draft = Inputs.read(draft.model, given, inputs.request)
             except InputError as error:
                 raise placed(error, Place("draft")) from None
             _check_takes_back(draft.model, of_draft)
@@ -156,7 +101,7 @@ def _check_takes_back(model: Transformer, inputs: Inputs) -> None:
             "cache"
         )
     length = inputs.prompt.values.shape[1]
-    if how.changes(length, length + inputs.ends.max_new_tokens - 1):
+    if how.changes(length, length + inputs.request.ends.max_new_tokens - 1):
         raise InputError(
             Problem(
                 f"{name} cannot check guessed tokens: its positions are told apart otherwise in so "

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.beam import beam_search
 from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding
-from zoo.generation.drafts import Draft, Drafting, Lookup
+from zoo.generation.drafts import Drafting
 from zoo.generation.ends import Ends, Stop
 from zoo.generation.evaluating import evaluating
-from zoo.generation.inputs import Inputs
-from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling, with_others
+from zoo.generation.inputs import Given, Inputs
+from zoo.generation.methods import Beam, Generated, Greedy, Sampling, with_others
 from zoo.generation.prompts import Ids
+from zoo.generation.request import Draft, Lookup, Request, check_method
 from zoo.generation.search import Step, search
 from zoo.generation.speculative import speculative_search
 from zoo.transformer import Transformer
@@ -76,33 +76,8 @@ def generate(
         WeightsError: the model's scores are NaN.
     """
     check_method(method, (Greedy, Sampling, Beam))
-    ends = Ends.read(max_new_tokens, eos, stop)
-    if ends.judge is not None and isinstance(method, Beam):
-        raise not_for_beams("a function as `stop` is")
-    ready = _Ready.of(
-        model,
-        method,
-        draft=draft,
-        cache=cache,
-        cuda_graph=cuda_graph,
-        ids=ids,
-        ends=ends,
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
-    )
-    found: dict[int, Generated] = {}
-    with torch.inference_mode(), evaluating(*ready.models):
-        if isinstance(method, Beam):
-            return ready.beam_search(method)
-        for _, ended in ready.search(method):
-            found.update(ended)
-    n = method.n_answers
-    return [
-        with_others([found[number] for number in range(first, first + n)])
-        for first in range(0, len(found), n)
-    ]
+    request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
+    return generated(model, Given(ids, mask, memory, memory_mask), request)
 
 
 def stream(
@@ -133,135 +108,84 @@ def stream(
         InputError: as `generate`, at the call.
         WeightsError: as `generate`, while iterating.
     """
-    check_method(method, (Greedy, Sampling))
-    ends = Ends.read(max_new_tokens, eos, stop)
-    ready = _Ready.of(
-        model,
-        method,
-        draft=draft,
-        cache=cache,
-        cuda_graph=cuda_graph,
-        ids=ids,
-        ends=ends,
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
-    )
-    if method.n_answers > 1:
+    request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
+    return streamed(model, Given(ids, mask, memory, memory_mask), request)
+
+
+def generated(model: Transformer, given: Given, request: Request) -> list[Generated]:
+    """The results of `generate`. Raises as it does."""
+    method, ready = request.method, _Ready.of(model, given, request)
+    found: dict[int, Generated] = {}
+    with torch.inference_mode(), evaluating(*ready.models):
+        if isinstance(method, Beam):
+            return beam_search(ready.begin(), ready.inputs, method)
+        for _, ended in ready.search():
+            found.update(ended)
+    n = method.n_answers
+    return [
+        with_others([found[number] for number in range(first, first + n)])
+        for first in range(0, len(found), n)
+    ]
+
+
+def streamed(model: Transformer, given: Given, request: Request) -> Iterator[list[int | None]]:
+    """The result of `stream`. Raises as it does."""
+    check_method(request.method, (Greedy, Sampling))
+    ready = _Ready.of(model, given, request)
+    if request.method.n_answers > 1:
         raise InputError("a stream is of one answer for each prompt: leave `n_answers` out")
-    if ready.drafting is not None and len(ready.inputs.prompt.values) > 1:
+    if request.draft is not None and len(ready.inputs.prompt.values) > 1:
         raise InputError("with a `draft`, a stream is of one sequence: they are generated in turn")
-    return _steps(ready, method)
+    return _steps(ready)
 
 
-def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
-    """Raise InputError if `method` is of none of these kinds."""
-    if not isinstance(method, kinds):
-        known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
-        raise InputError(f"`method` is one of {known}, not {method!r:.80}")
-
-
-def not_for_beams(what: str) -> InputError:
-    """The error for what goes without beam search."""
-    return InputError(
-        Problem(
-            f"{what} for greedy search and sampling, not for several beams",
-            help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
-        )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A generation whose arguments fit the model and each other.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        drafting: what guesses its tokens, if anything does.
-        begin: returns the state in which decoding starts.
-    """
-
-    model: Transformer
-    inputs: Inputs
-    drafting: Drafting | None
-    begin: Callable[[], Decoding]
-
-    @classmethod
-    def of(
-        cls,
-        model: Transformer,
-        method: Method,
-        *,
-        draft: object,
-        cache: bool,
-        cuda_graph: bool,
-        **given: Any,
-    ) -> Self:
-        """Check the arguments of `generate`; `given` are the others of `Inputs.read`."""
-
-        def read(one: Transformer) -> Inputs:
-            return Inputs.read(one, method=method, **given)
-
-        inputs = read(model)
-        drafting = _drafting(draft, method, cache, cuda_graph, model, inputs, read)
-        return cls(
-            model, inputs, drafting, partial(inputs.decoding, model, keep=cache, record=cuda_graph)
-        )
-
-    @property
-    def models(self) -> list[Transformer]:
-        """The model, and the one that guesses."""
-        return [self.model, *(self.drafting.models if self.drafting else ())]
-
-    def search(self, method: Greedy | Sampling) -> Iterator[Step]:
-        """Greedy search and sampling, by steps."""
-        choosing = Choosing.begin(method, self.inputs.ends, self.inputs.prompt.values.device)
-        sources = self.inputs.source_ids(method)
-        if self.drafting is None:
-            yield from search(self.begin(), self.inputs.prompt, sources, choosing)
-        else:
-            yield from speculative_search(self.model, self.inputs, sources, self.drafting, choosing)
-
-    def beam_search(self, method: Beam) -> list[Generated]:
-        """The best sequences of a beam search."""
-        sources = self.inputs.source_ids(method)
-        return beam_search(self.begin(), self.inputs.prompt, sources, method, self.inputs.ends)
-
-
-def _drafting(
-    draft: object,
-    method: Method,
-    cache: bool,
-    cuda_graph: bool,
-    model: Transformer,
-    inputs: Inputs,
-    read: Callable[[Transformer], Inputs],
-) -> Drafting | None:
-    """The draft, if there is one, after checking that it fits the other arguments and these fit
-    each other."""
-    if cuda_graph and not cache:
-        raise InputError("a step that is recorded has a cache: leave `cache` True")
-    if draft is None:
-        return None
-    if isinstance(method, Beam):
-        raise not_for_beams("guessed tokens are")
-    if not cache:
-        raise InputError("guessed tokens are checked with a cache: leave `cache` True")
-    if cuda_graph:
-        raise InputError(
-            "guessed tokens are checked several at a time, and a CUDA graph is of one: `draft` or "
-            "`cuda_graph`"
-        )
-    return Drafting.read(draft, model, inputs, read)
-
-
-def _steps(ready: _Ready, method: Greedy | Sampling) -> Iterator[list[int | None]]:
-    steps = ready.search(method)
+def _steps(ready: _Ready) -> Iterator[list[int | None]]:
+    steps = ready.search()
     while True:
         with torch.inference_mode(), evaluating(*ready.models):
             step = next(steps, None)
         if step is None:
             return
         yield step[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A generation whose inputs and request fit the model.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        drafting: what guesses its tokens, if anything does.
+    """
+
+    model: Transformer
+    inputs: Inputs
+    drafting: Drafting | None
+
+    @classmethod
+    def of(cls, model: Transformer, given: Given, request: Request) -> Self:
+        """Check them."""
+        inputs = Inputs.read(model, given, request)
+        return cls(model, inputs, Drafting.read(model, given, inputs))
+
+    @property
+    def models(self) -> list[Transformer]:
+        """The model, and the one that guesses."""
+        return [self.model, *(self.drafting.models if self.drafting else ())]
+
+    def begin(self) -> Decoding:
+        """The state in which decoding starts."""
+        request = self.inputs.request
+        return self.inputs.decoding(self.model, keep=request.cache, record=request.cuda_graph)
+
+    def search(self) -> Iterator[Step]:
+        """Greedy search and sampling, by steps."""
+        request = self.inputs.request
+        assert not isinstance(request.method, Beam)  # which has a search of its own
+        device = self.inputs.prompt.values.device
+        choosing = Choosing.begin(request.method, request.ends, device)
+        if self.drafting is None:
+            yield from search(self.begin(), self.inputs, choosing)
+        else:
+            yield from speculative_search(self.model, self.inputs, self.drafting, choosing)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, Memory, describe, encode, no_values
-from zoo.generation.ends import Ends
-from zoo.generation.methods import Method
 from zoo.generation.prompts import (
     Ids,
     Rows,
@@ -23,39 +21,39 @@ from zoo.generation.prompts import (
     read_vectors,
 )
 from zoo.generation.recorded import RecordedDecoding
+from zoo.generation.request import Request
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
 from zoo.wording import counted
 
 
+class Given(NamedTuple):
+    """What a model is given, as the arguments of `generate` of these names."""
+
+    ids: Ids
+    mask: torch.Tensor | None = None
+    memory: torch.Tensor | None = None
+    memory_mask: torch.Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The checked arguments of `generate`.
+    """The checked inputs of a generation, and what is asked of it, which fits the model.
 
     Args:
         prompt: the tokens that each sequence begins with, padded on the left.
         source: the input of the encoder, if the model has one.
         memory: what a decoder without an encoder attends to, if anything.
-        ends: when a sequence ends.
+        request: what is asked.
     """
 
     prompt: Rows
     source: Rows | None
     memory: Memory | None
-    ends: Ends
+    request: Request
 
     @classmethod
-    def read(
-        cls,
-        model: Transformer,
-        ids: Ids,
-        method: Method,
-        ends: Ends,
-        start: int | Sequence[int] | None,
-        mask: torch.Tensor | None,
-        memory: torch.Tensor | None,
-        memory_mask: torch.Tensor | None,
-    ) -> Inputs:
+    def read(cls, model: Transformer, given: Given, request: Request) -> Inputs:
         """Check all inputs and move them to the model's device.
 
         Raises:
@@ -69,45 +67,39 @@ class Inputs:
         device = input_device(model)
         if device.type == "meta":
             raise no_values(model.spec.name)
-        ends.check(how.target_vocab)
-        method.check(how.target_vocab)
+        request.ends.check(how.target_vocab)
+        request.method.check(how.target_vocab)
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        read = partial(read_ids, vocab=how.target_vocab, pad="left")
         source = None
         if how.has_source:
-            source = _source(how, ids, mask, dtype).to(device)
-            begin = _begin(start, model.spec.name)
-            prompt = read_ids(
-                [begin] * source.values.shape[0],
-                None,
-                what="start",
-                vocab=how.target_vocab,
-                pad_id=None,
-                pad="left",
-            )
+            source = _source(how, given, dtype).to(device)
+            begin = _begin(request.start, model.spec.name)
+            prompt = read([begin] * source.values.shape[0], None, what="start", pad_id=None)
         else:
-            if start is not None:
+            if request.start is not None:
                 raise InputError("`start` is for models with an encoder: the prompt is the start")
-            prompt = read_ids(
-                ids, mask, what="ids", vocab=how.target_vocab, pad_id=how.pad_id, pad="left"
-            )
-        longest = prompt.values.shape[1]
-        check_length(longest, how.longest, "ids", most_new=ends.max_new_tokens)
-        if method.encoder_no_repeat_ngram_size and how.has_source and how.source_vocab is None:
+            prompt = read(given.ids, given.mask, what="ids", pad_id=how.pad_id)
+        longest, most_new = prompt.values.shape[1], request.ends.max_new_tokens
+        check_length(longest, how.longest, "ids", most_new=most_new)
+        looks_back = request.method.encoder_no_repeat_ngram_size
+        if looks_back and how.has_source and how.source_vocab is None:
             raise InputError("`encoder_no_repeat_ngram_size` is for sources of tokens")
-        attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device, dtype)
-        return cls(prompt.to(device), source, attended, ends)
+        attended = _memory(how, given, prompt.values.shape[0], device, dtype)
+        return cls(prompt.to(device), source, attended, request)
 
-    def source_ids(self, method: Method) -> list[list[int]]:
+    def source_ids(self) -> list[list[int]]:
         """The ids of each source, for a decoder of each prompt; none for a method that does not
         look at them."""
         rows = self.prompt if self.source is None else self.source
-        return rows.lists() if method.encoder_no_repeat_ngram_size else [[] for _ in rows.values]
+        looked_at = self.request.method.encoder_no_repeat_ngram_size
+        return rows.lists() if looked_at else [[] for _ in rows.values]
 
     def row(self, number: int) -> Inputs:
         """The inputs of one sequence alone."""
         source = None if self.source is None else self.source.row(number)
         memory = None if self.memory is None else self.memory.row(number)
-        return Inputs(self.prompt.row(number), source, memory, self.ends)
+        return replace(self, prompt=self.prompt.row(number), source=source, memory=memory)
 
     def decoding(
         self, model: Transformer, *, keep: bool, back: int = 0, record: bool = False
@@ -121,13 +113,14 @@ class Inputs:
         """
         memory = self.memory if self.source is None else encode(model, self.source)
         # The last new token is never fed to the model.
-        capacity = self.prompt.values.shape[1] + self.ends.max_new_tokens - 1
+        capacity = self.prompt.values.shape[1] + self.request.ends.max_new_tokens - 1
         if record:
             return RecordedDecoding(model, capacity=capacity, memory=memory)
         return Decoding(model, capacity=capacity, memory=memory, keep=keep, back=back)
 
 
-def _source(how: Generation, ids: Ids, mask: torch.Tensor | None, dtype: torch.dtype) -> Rows:
+def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
+    ids, mask = given.ids, given.mask
     if how.image_shape is not None:
         return read_images(ids, mask, what="ids", shape=how.image_shape, dtype=dtype)
     if how.source_vocab is None:
@@ -154,13 +147,9 @@ def _begin(start: Any, name: str) -> list[int]:
 
 
 def _memory(
-    how: Generation,
-    memory: torch.Tensor | None,
-    mask: torch.Tensor | None,
-    batch: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    how: Generation, given: Given, batch: int, device: torch.device, dtype: torch.dtype
 ) -> Memory | None:
+    memory, mask = given.memory, given.memory_mask
     if memory is None:
         if how.needs_memory:
             raise InputError("the model attends to a memory: state `memory`")

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
 from zoo.generation.choosing import Choosing, Row, log_probability
 from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
+from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Generated
-from zoo.generation.prompts import Rows
 
 Step = tuple[list[int | None], list[tuple[int, Generated]]]
 """The new token of each row, None for rows that have ended earlier; and the results of the rows
 that end in this step, with their indices."""
 
 
-def search(
-    decoding: Decoding, prompt: Rows, sources: Sequence[list[int]], choosing: Choosing
-) -> Iterator[Step]:
+def search(decoding: Decoding, inputs: Inputs, choosing: Choosing) -> Iterator[Step]:
     """Extend each row by one token at a time. Rows that have ended leave the batch.
 
-    Of each prompt there are as many rows as the method asks for, one after the other. `sources` are
-    the ids of each prompt's source, for `encoder_no_repeat_ngram_size`.
+    Of each prompt there are as many rows as the method asks for, one after the other.
 
     Raises:
         InputError: this number of answers does not fit into memory.
     """
-    n = choosing.method.n_answers
-    both = [one for one in zip(sources, prompt.lists(), strict=True) for _ in range(n)]
-    rows = [Row(number, source, seen) for number, (source, seen) in enumerate(both)]
+    prompt, n = inputs.prompt, choosing.method.n_answers
+    both = zip(inputs.source_ids(), prompt.lists(), strict=True)
+    copied = (one for one in both for _ in range(n))
+    rows = [Row(number, source, seen) for number, (source, seen) in enumerate(copied)]
     batch = len(rows)
     scores = decoding.scores(prompt.values, prompt.mask)
     if n > 1:

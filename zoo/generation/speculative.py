@@ -7,7 +7,7 @@ arXiv:2302.01318).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -22,15 +22,11 @@ from zoo.transformer import Transformer
 
 
 def speculative_search(
-    model: Transformer,
-    inputs: Inputs,
-    sources: Sequence[list[int]],
-    drafting: Drafting,
-    choosing: Choosing,
+    model: Transformer, inputs: Inputs, drafting: Drafting, choosing: Choosing
 ) -> Iterator[Step]:
     """Extend each sequence by itself, one after the other, since of each another number of guesses
     is right. The arguments are as those of `search`; a step is of one sequence."""
-    n = choosing.method.n_answers
+    sources, n = inputs.source_ids(), choosing.method.n_answers
     for number in range(n * len(sources)):
         prompt = number // n
         alone = inputs.row(prompt)

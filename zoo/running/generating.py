@@ -10,8 +10,8 @@ import torch
 
 from zoo.errors import InputError
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate
-from zoo.generation.generate import check_method, not_for_beams
 from zoo.generation.methods import for_batch
+from zoo.generation.request import check_method, not_for_beams
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
 from zoo.running.text import Text
