@@ -791,8 +791,10 @@ def test_what_does_not_generate_is_not_streamed(with_words: Callable[[str], str]
     """The error is raised by the call, as by `zoo.stream`, and not by its first piece."""
     with pytest.raises(InputError, match="does not generate"):
         zoo.TextModel.load(with_words("mlm")).stream("ich")
-    with pytest.raises(InputError, match="`max_new_tokens` is an integer of at least 1"):
-        zoo.TextModel.load(with_words("pair")).stream("ich", max_new_tokens=0)
+    model = zoo.TextModel.load(with_words("pair"))
+    for text in ("ich", " "):
+        with pytest.raises(InputError, match="`max_new_tokens` is an integer of at least 1"):
+            model.stream(text, max_new_tokens=0)
 
 
 def test_texts_in_python(with_words: Callable[[str], str]) -> None:

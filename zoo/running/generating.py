@@ -2,110 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError
-from zoo.generation import Beam, Generated, Greedy, Sampling, generate
-from zoo.generation.methods import for_batch
-from zoo.generation.request import check_method, not_for_beams
+from zoo.generation import Beam, Generated, Greedy, Sampling
+from zoo.generation.ends import Ends
+from zoo.generation.generate import generated, streamed
+from zoo.generation.inputs import Given
+from zoo.generation.methods import for_batch, with_others
+from zoo.generation.request import Request, check_method, not_for_beams
+from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
-from zoo.running.text import Text
-from zoo.spec import ModelSpec
+from zoo.running.text import Text, pieces
 from zoo.transformer import Transformer
 
 
-def generate_arguments(
-    spec: ModelSpec,
-    settings: Settings,
-    text: Text,
-    *,
-    max_new_tokens: int,
-    method: Greedy | Sampling | Beam | None,
-    eos: int | None,
-    start: int | Sequence[int] | None,
-    stop: Sequence[str],
-) -> dict[str, Any]:
-    """The arguments of `generate` that say how text is generated, where it begins and where it
-    ends: those that are given, and else those of the model's folder.
-
-    Raises:
-        InputError: what is given does not fit the model.
-        WeightsError: the settings do not fit it.
-    """
-    how = spec.model.generation
-    assert how is not None  # the model has a task that generates
-    asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
-    stated = [*SETTINGS_OF_IDS]
-    if eos is None:
-        asked["eos"] = settings.ends_within(how.target_vocab)
-    if start is None and how.has_source:
-        asked["start"] = settings.decoder_start_token_id
-        stated.append("decoder_start_token_id")
-    settings.check(stated, how.target_vocab)
-    if method is None:
-        asked["method"] = settings.method()
-    else:
-        check_method(method, (Greedy, Sampling, Beam))
-        asked["method"] = settings.completed(method)
-    if stops := Stops.read(stop, text):
-        if isinstance(asked["method"], Beam):
-            raise not_for_beams("texts to `stop` at are")
-        asked["stop"] = stops
-    with suppress(TypeError):  # a single id has no length
-        if len(cast("Sequence[int]", start)) > 1:
-            # The target begins with more than its usual id, so nothing is missing after that.
-            asked["method"] = asked["method"].model_copy(update={"first_id": None})
-    return asked
-
-
-def refuse_generating(name: str, **given: object) -> None:
-    """Raise InputError if one of these arguments about generating is given to a model of this name,
-    which generates nothing."""
-    for argument, value in given.items():
-        if value is not None and value is not False:
-            raise InputError(f"{name} generates no text: leave `{argument}` out")
-
-
-def generated(
-    model: Transformer,
-    inputs: torch.Tensor | Sequence[Sequence[int]],
-    asked: Mapping[str, Any],
-    text: Text,
-    *,
-    batch: int,
-) -> list[dict[str, Any]]:
-    """The results of a task that generates text, for one batch of inputs.
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes text with a model.
 
     Args:
         model: the model.
-        inputs: ids or pixels, as `zoo.generate` takes them.
-        asked: its other arguments, of `generate_arguments`.
         text: turns ids into text.
-        batch: the number of the batch among others, from 0.
+        request: what is asked of a generation.
+        stops: the texts at which a text stops, if there are any.
     """
-    method = for_batch(asked["method"], batch)
-    found = generate(model, inputs, **{**asked, "method": method})
-    return [_result(one, text, asked.get("stop")) for one in found]
 
+    model: Transformer
+    text: Text
+    request: Request
+    stops: Stops | None
 
-def blank(n_answers: int) -> dict[str, Any]:
-    """The results of a text of which there is nothing to translate, as those of `generated`."""
-    made: dict[str, Any] = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
-    others = [blank(1) for _ in range(n_answers - 1)]
-    return {**made, "others": others} if others else made
+    @classmethod
+    def read(cls, model: Transformer, text: Text, settings: Settings, asked: Asked) -> Self:
+        """Read what is asked, and of what is left out the settings of the model's folder.
 
+        Raises:
+            InputError: what is asked does not fit the model, or contradicts itself.
+            WeightsError: the settings do not fit it.
+        """
+        how = model.spec.model.generation
+        assert how is not None  # the model has a task that generates
+        eos: int | Sequence[int] | None = asked.eos
+        start, method, stated = asked.start, asked.method, [*SETTINGS_OF_IDS]
+        if eos is None:
+            eos = settings.ends_within(how.target_vocab)
+        if start is None and how.has_source:
+            start = settings.decoder_start_token_id
+            stated.append("decoder_start_token_id")
+        settings.check(stated, how.target_vocab)
+        if method is None:
+            method = settings.method()
+        else:
+            check_method(method, (Greedy, Sampling, Beam))
+            method = settings.completed(method)
+        stops = Stops.read(asked.stop, text)
+        if stops is not None and isinstance(method, Beam):
+            raise not_for_beams("texts to `stop` at are")
+        with suppress(TypeError):  # a single id has no length
+            if len(cast("Sequence[int]", asked.start)) > 1:
+                # The target begins with more than its usual id, so nothing is missing after that.
+                method = method.model_copy(update={"first_id": None})
+        ends = Ends.read(asked.max_new_tokens, eos, stops or ())
+        request = Request(method, ends, start, asked.draft, cuda_graph=asked.cuda_graph)
+        return cls(model, text, request, stops)
 
-def _result(found: Generated, text: Text, stops: Stops | None) -> dict[str, Any]:
-    shown = text.decode(found.ids[:-1] if found.ended == "eos" else found.ids)
-    return {
-        "text": shown if stops is None else stops.before(shown),
-        "ids": list(found.ids),
-        "score": found.score,
-        "ended": found.ended,
-        **({"others": [_result(one, text, stops) for one in found.others]} if found.others else {}),
-    }
+    def results(
+        self, inputs: torch.Tensor | Sequence[Sequence[int]], *, batch: int
+    ) -> list[dict[str, Any]]:
+        """The results for one batch of inputs, ids or pixels: that with this number, from 0."""
+        request = replace(self.request, method=for_batch(self.request.method, batch))
+        return list(map(self._result, generated(self.model, Given(inputs), request)))
+
+    def pieces(self, ids: list[int]) -> Iterator[str]:
+        """The text for one input, in pieces as its tokens come."""
+        eos = self.request.ends.eos
+        steps = streamed(self.model, Given([ids]), self.request)
+        new = takewhile(lambda id_: id_ is not None and id_ not in eos, (id_ for (id_,) in steps))
+        found = pieces(self.text, cast("Iterator[int]", new))
+        return found if self.stops is None else self.stops.pieces_before(found)
+
+    def blank(self) -> dict[str, Any]:
+        """The result for a text of which there is nothing to write."""
+        nothing = Generated(ids=(), score=0.0, ended="eos")
+        return self._result(with_others([nothing] * self.request.method.n_answers))
+
+    def _result(self, found: Generated) -> dict[str, Any]:
+        shown = self.text.decode(found.ids[:-1] if found.ended == "eos" else found.ids)
+        others = [self._result(one) for one in found.others]
+        return {
+            "text": shown if self.stops is None else self.stops.before(shown),
+            "ids": list(found.ids),
+            "score": found.score,
+            "ended": found.ended,
+            **({"others": others} if others else {}),
+        }

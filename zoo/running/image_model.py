@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.counts import check_count
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, WeightsError, placed
 from zoo.generation import Beam, Greedy, Sampling
@@ -23,9 +22,10 @@ from zoo.loading import load
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
+from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
-from zoo.running.generating import generate_arguments, generated, refuse_generating
+from zoo.running.generating import Writer
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, classes_of, compared
@@ -155,44 +155,46 @@ class ImageModel:
             InputError: the model has no task, or an image or a label does not fit it.
             WeightsError: what the model computes is NaN.
         """
+        asked = Asked(
+            max_new_tokens=max_new_tokens,
+            method=method,
+            eos=eos,
+            start=start,
+            stop=stop,
+            cuda_graph=cuda_graph,
+            labels=labels,
+            top=top,
+        )
+        return self.answers(images, asked, places)
+
+    def answers(
+        self,
+        images: Iterable[str | os.PathLike[str] | bytes | Image],
+        asked: Asked,
+        places: Sequence[Place] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The results of `run`. Raises as it does."""
         if isinstance(images, str | bytes) or not isinstance(images, Iterable):
             raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
-        images, task = list(images), self.task
+        images, task, name = list(images), self.task, self.transformer.spec.name
         if places is None:
             places = [_place(image, number) for number, image in enumerate(images, 1)]
-        texts = None if labels is None else self._encode_texts(labels)
-        check_top(top, task if texts is None else "classify", self.transformer.spec.name)
-        asked: dict[str, Any] = {}
+        writer = None
         if task in GENERATING:
-            check_count("max_new_tokens", max_new_tokens)
-            asked = generate_arguments(
-                self.transformer.spec,
-                self.settings,
-                self.text,
-                max_new_tokens=max_new_tokens,
-                method=method,
-                eos=eos,
-                start=start,
-                stop=stop,
-            )
-            asked["cuda_graph"] = cuda_graph
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         else:
-            refuse_generating(
-                self.transformer.spec.name,
-                method=method,
-                eos=eos,
-                start=start,
-                stop=stop or None,
-                cuda_graph=cuda_graph,
-            )
+            asked.refuse_generating(name)
+        texts = None
+        if asked.labels is not None:
+            texts, task = self._encode_texts(asked.labels), "classify"
+        check_top(asked.top, task, name)
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             pixels = self._pixels([(images[place], places[place]) for place in batch])
-            if task in GENERATING:
-                found = generated(self.transformer, pixels, asked, self.text, batch=number)
+            if writer is None:
+                found = list(self._read(pixels, texts, asked))
             else:
-                found = list(self._read(pixels, texts, labels, top))
-            task = "classify" if texts is not None else task
+                found = writer.results(pixels, batch=number)
             results += [{"task": task, **one} for one in found]
         return results
 
@@ -215,13 +217,9 @@ class ImageModel:
         return torch.stack(found)
 
     def _read(
-        self,
-        pixels: torch.Tensor,
-        texts: torch.Tensor | None,
-        labels: Sequence[str] | None,
-        top: int | None,
+        self, pixels: torch.Tensor, texts: torch.Tensor | None, asked: Asked
     ) -> Iterator[dict[str, Any]]:
-        """Run the model on pixels, and read off the results."""
+        """Run the model on pixels, and read off the results; `texts` are the vectors of labels."""
         model = cast("Comparing", self.transformer)
         comparison = self.transformer.spec.model.comparison
         with torch.inference_mode(), evaluating(self.transformer):
@@ -233,12 +231,12 @@ class ImageModel:
         check_numbers(outputs, self.transformer.spec.name)
         names = read_labels(self.transformer)
         for output in outputs:
-            if labels is not None and comparison is not None:
-                yield compared(output, comparison, labels, top)
+            if asked.labels is not None and comparison is not None:
+                yield compared(output, comparison, asked.labels, asked.top)
             elif embeds:
                 yield {"embedding": output.tolist()}
             else:
-                yield classes_of(output, names, top=top)
+                yield classes_of(output, names, top=asked.top)
 
     def _on_device(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels where the model is, in its dtype."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 import torch
 
-from zoo.counts import check_count
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling, stream
-from zoo.generation.ends import Ends
+from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
+from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
-from zoo.running.generating import blank, generate_arguments, generated, refuse_generating
+from zoo.running.generating import Writer
 from zoo.running.labels import published_config, read_labels
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
-from zoo.running.text import Input, Text, Tokenized, pieces, read_text
+from zoo.running.text import Input, Text, Tokenized, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -80,14 +79,13 @@ class TextModel:
         folder = find_weights(path_or_name, registry).path.parent
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        how = transformer.spec.model.generation
-        if how is None:
-            compares = transformer.spec.model.comparison is not None
-            return cls(
-                transformer, text, Settings(), padding_id(folder, text) if compares else None
-            )
-        config = published_config(transformer.origin)
-        return cls(transformer, text, read_settings(folder, config, has_source=how.has_source))
+        model, settings, pad_id = transformer.spec.model, Settings(), None
+        if model.generation is not None:
+            config = published_config(transformer.origin)
+            settings = read_settings(folder, config, has_source=model.generation.has_source)
+        if model.comparison is not None:
+            pad_id = padding_id(folder, text)
+        return cls(transformer, text, settings, pad_id)
 
     @property
     def task(self) -> Task:
@@ -157,24 +155,34 @@ class TextModel:
             InputError: the model has no task, or a text does not fit it.
             WeightsError: what the model computes is NaN.
         """
+        asked = Asked(
+            max_new_tokens=max_new_tokens,
+            method=method,
+            eos=eos,
+            start=start,
+            stop=stop,
+            draft=draft,
+            cuda_graph=cuda_graph,
+            mask_id=mask_id,
+            top=top,
+        )
+        return self.answers(texts, asked, places)
+
+    def answers(
+        self, texts: Iterable[Prompt], asked: Asked, places: Sequence[Place] | None = None
+    ) -> list[dict[str, Any]]:
+        """The results of `run`. Raises as it does."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
-        texts = list(texts)
+        texts, name = list(texts), self.transformer.spec.name
+        writer = None
         if self.task in GENERATING:
-            check_count("max_new_tokens", max_new_tokens)
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         else:
-            refuse_generating(
-                self.transformer.spec.name,
-                method=method,
-                eos=eos,
-                start=start,
-                stop=stop or None,
-                draft=draft,
-                cuda_graph=cuda_graph,
-            )
-        if mask_id is not None and self.task != "fill_mask":
-            raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
-        check_top(top, self.task, self.transformer.spec.name)
+            asked.refuse_generating(name)
+        if asked.mask_id is not None and self.task != "fill_mask":
+            raise InputError(f"{name} fills no masked tokens")
+        check_top(asked.top, self.task, name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
         blanks = [self._is_blank(text) for text in texts]
@@ -182,30 +190,12 @@ class TextModel:
         for number, text in enumerate(texts):
             try:
                 if not blanks[number]:
-                    rows.append(self._row(text, max_new_tokens, mask_id))
+                    rows.append(self._row(text, asked))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
-        asked: dict[str, Any] = {}
-        if self.task in GENERATING:
-            asked = generate_arguments(
-                self.transformer.spec,
-                self.settings,
-                self.text,
-                max_new_tokens=max_new_tokens,
-                method=method,
-                eos=eos,
-                start=start,
-                stop=stop,
-            )
-            asked |= {"draft": draft, "cuda_graph": cuda_graph}
-            found = self._generated([row.ids for row in rows], asked)
-        else:
-            found = self._read(rows, mask_id, top)
+        found = self._read(rows, asked) if writer is None else _written(rows, writer)
         return [
-            {
-                "task": self.task,
-                **(blank(asked["method"].n_answers) if none else next(found)),
-            }
+            {"task": self.task, **(writer.blank() if none and writer else next(found))}
             for none in blanks
         ]
 
@@ -228,6 +218,19 @@ class TextModel:
         Raises:
             InputError: the model does not generate, or the text does not fit it.
         """
+        asked = Asked(
+            max_new_tokens=max_new_tokens,
+            method=method,
+            eos=eos,
+            start=start,
+            stop=stop,
+            draft=draft,
+            cuda_graph=cuda_graph,
+        )
+        return self.pieces(text, asked)
+
+    def pieces(self, text: Prompt, asked: Asked) -> Iterator[str]:
+        """The result of `stream`. Raises as it does."""
         if self.transformer.spec.model.generation is None:
             raise InputError(
                 Problem(
@@ -235,27 +238,13 @@ class TextModel:
                     help=f"its task is {self.task}: `run` returns its outputs",
                 )
             )
+        writer = Writer.read(self.transformer, self.text, self.settings, asked)
         if self._is_blank(text):
             return iter(())
-        asked = generate_arguments(
-            self.transformer.spec,
-            self.settings,
-            self.text,
-            max_new_tokens=max_new_tokens,
-            method=method,
-            eos=eos,
-            start=start,
-            stop=stop,
-        )
-        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
-        rows = [self._row(text, max_new_tokens).ids]
-        asked |= {"draft": draft, "cuda_graph": cuda_graph}
-        if method is None and isinstance(asked["method"], Beam):
-            return (found["text"] for found in self._generated(rows, asked))
-        steps = stream(self.transformer, rows, **asked)
-        ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
-        found = pieces(self.text, cast("Iterator[int]", ids))
-        return asked["stop"].pieces_before(found) if "stop" in asked else found
+        row = self._row(text, asked)
+        if asked.method is None and isinstance(writer.request.method, Beam):
+            return (found["text"] for found in _written([row], writer))
+        return writer.pieces(row.ids)
 
     def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
         """Take this translator, which knows several languages, for two of them.
@@ -310,7 +299,7 @@ class TextModel:
         """Whether there is nothing to translate: a translator would invent a sentence."""
         return self.task == "translate" and isinstance(text, str) and not text.strip()
 
-    def _row(self, text: Prompt, max_new_tokens: int, mask_id: int | None = None) -> Input:
+    def _row(self, text: Prompt, asked: Asked) -> Input:
         """The ids of a text, a pair of texts or a chat. Raises InputError if they do not fit the
         model."""
         if self.transformer.spec.model.comparison is not None:
@@ -341,8 +330,8 @@ class TextModel:
             raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
         if not found.ids or (self.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
-        self._check_ids(found.ids, max_new_tokens)
-        if self.task == "fill_mask" and self._mask_id(mask_id) not in found.ids:
+        self._check_ids(found.ids, asked.max_new_tokens)
+        if self.task == "fill_mask" and self._mask_id(asked) not in found.ids:
             raise InputError(
                 Problem(
                     "the text holds no masked token",
@@ -367,25 +356,11 @@ class TextModel:
         most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), reading.longest, "text", most_new=most_new)
 
-    def _mask_id(self, stated: int | None) -> int | None:
-        """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
-        return self.text.mask_id() if stated is None else stated
+    def _mask_id(self, asked: Asked) -> int | None:
+        """The id of a masked token: as asked, or else that of the tokenizer."""
+        return self.text.mask_id() if asked.mask_id is None else asked.mask_id
 
-    def _generated(
-        self, rows: Sequence[list[int]], asked: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        for number, places in enumerate(cut(order)):
-            batch = [rows[place] for place in places]
-            made = generated(self.transformer, batch, asked, self.text, batch=number)
-            found.update(zip(places, made, strict=True))
-        for place in range(len(rows)):
-            yield found[place]
-
-    def _read(
-        self, rows: Sequence[Input], mask_id: int | None, top: int | None
-    ) -> Iterator[dict[str, Any]]:
+    def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
         model = self.transformer
         if model.spec.model.comparison is not None:
@@ -401,11 +376,26 @@ class TextModel:
             return outputs
 
         found = outputs_of(model, [row.ids for row in rows], call)
-        masked, labels = self._mask_id(mask_id), read_labels(model)
-        for output, row in zip(found, rows, strict=True):
-            yield read_off(
-                self.task, output, row, text=self.text, mask_id=masked, labels=labels, top=top
-            )
+        read = partial(
+            read_off,
+            self.task,
+            text=self.text,
+            mask_id=self._mask_id(asked),
+            labels=read_labels(model),
+            top=asked.top,
+        )
+        yield from map(read, found, rows)
+
+
+def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
+    """The results of generating text; inputs of similar lengths are computed together."""
+    found: dict[int, dict[str, Any]] = {}
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
+    for number, places in enumerate(cut(order)):
+        made = writer.results([rows[place].ids for place in places], batch=number)
+        found.update(zip(places, made, strict=True))
+    for place in range(len(rows)):
+        yield found[place]
 
 
 def _is_pair(text: object) -> TypeGuard[tuple[str, str]]:

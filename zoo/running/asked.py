@@ -1,0 +1,41 @@
+"""What is asked of a model, beside the texts or images that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zoo.errors import InputError
+from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """The arguments of `TextModel.run` and `ImageModel.run` of these names; each is for some tasks.
+    Of generating, what is left out is as the model's folder says."""
+
+    max_new_tokens: int
+    method: Greedy | Sampling | Beam | None = None
+    eos: int | None = None
+    start: int | Sequence[int] | None = None
+    stop: Sequence[str] = ()
+    draft: Draft | Lookup | None = None
+    cuda_graph: bool = False
+    labels: Sequence[str] | None = None
+    mask_id: int | None = None
+    top: int | None = None
+
+    def refuse_generating(self, name: str) -> None:
+        """Raise InputError if something about generating is asked of a model of this name, which
+        generates nothing."""
+        given = {
+            "method": self.method,
+            "eos": self.eos,
+            "start": self.start,
+            "stop": self.stop or None,
+            "draft": self.draft,
+            "cuda_graph": self.cuda_graph or None,
+        }
+        for argument, value in given.items():
+            if value is not None:
+                raise InputError(f"{name} generates no text: leave `{argument}` out")
