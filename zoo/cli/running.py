@@ -7,10 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -28,34 +28,35 @@ from zoo.errors import InputError, Place, Problem
 from zoo.wording import counted, for_terminal
 
 if TYPE_CHECKING:
-    from zoo.generation.methods import Beam, Greedy, Sampling
+    from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
+    from zoo.registry import Registry
+    from zoo.running.asked import Asked
     from zoo.running.chat import Chat
     from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
 
-GENERATING_OPTIONS = {
+_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+_LANGUAGES = ("source_language", "target_language")
+_GENERATING = (
     "chat",
     "system",
     "max_new_tokens",
     "beams",
     "n_answers",
     "sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
+    *_DRAWING,
     "repetition_penalty",
     "eos",
     "start",
     "stop",
-    "source_language",
-    "target_language",
+    *_LANGUAGES,
     "draft",
     "lookup",
     "cuda_graph",
-}
+)
+"""The options of models that generate text, and among them those of drawing tokens and of
+translating."""
 
 
 @click.command()
@@ -181,40 +182,7 @@ GENERATING_OPTIONS = {
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
 @click.pass_context
-def run(
-    context: click.Context,
-    model: str,
-    inputs: tuple[str, ...],
-    labels: tuple[str, ...],
-    texts: bool,
-    top: int | None,
-    chat: bool,
-    system: str | None,
-    pairs: bool,
-    max_new_tokens: int,
-    beams: int | None,
-    n_answers: int,
-    sample: bool | None,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    seed: int | None,
-    repetition_penalty: float | None,
-    eos: int | None,
-    start: tuple[int, ...],
-    source_language: str | None,
-    target_language: str | None,
-    stop: tuple[str, ...],
-    draft: str | None,
-    lookup: bool,
-    dtype: str | None,
-    device: str,
-    cuda_graph: bool,
-    weights: str | None,
-    mask_id: int | None,
-    as_json: bool,
-) -> None:
+def run(context: click.Context, /, **given: Any) -> None:
     """Translate, continue, embed or classify texts, or images.
 
     MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
@@ -228,79 +196,158 @@ def run(
     With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
     each.
     """
-    drawing = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-    }
-    given = {name: value for name, value in drawing.items() if value is not None}
-    changes = given.copy()
-    if repetition_penalty is not None:
-        changes["repetition_penalty"] = repetition_penalty
-    _check_together(context.params, given)
+    options = _Options(**given)
+    options.check()
 
-    from zoo.generation import Lookup, quantize_weights
-    from zoo.running.image_model import ImageModel
+    from zoo.generation import quantize_weights
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
-    from zoo.running.tasks import GENERATING
     from zoo.running.text_model import TextModel
 
-    reading = _Reading(pairs, chat, [] if system is None else [_message("system", system)])
     with _options_named(context):
-        Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
+        options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
         found = load_runner(
-            model, of_texts=texts, device=device, dtype=dtype, registry=context.obj()
+            options.model,
+            of_texts=options.texts,
+            device=options.device,
+            dtype=options.dtype,
+            registry=context.obj(),
         )
-        if weights == "int8":
+        if options.weights == "int8":
             quantize_weights(found.transformer)
         gc.enable()  # the standard input may have any number of lines
         _refuse_unfitting(context, found)
-        if isinstance(found, TextModel) and (source_language or target_language):
-            found = found.translating(source=source_language, target=target_language)
-        method = None
-        if found.task in GENERATING:
-            if given and not sample and not found.settings.do_sample:
-                raise _only_drawn(given)
-            method = found.settings.method(changes, sample=sample, beams=beams)
-            if n_answers > 1:
-                method = _of_several(method, n_answers)
-            _tell_settings(found.settings, method)
-        asked: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens,
-            "method": method,
-            "eos": eos,
-            "start": start or None,
-            "stop": stop,
-            "cuda_graph": cuda_graph,
-            "top": top,
-        }
-        if isinstance(found, ImageModel):
-            asked["labels"] = labels or None
-        else:
-            asked["mask_id"] = mask_id
-            asked["draft"] = Lookup() if lookup else None
-            if draft is not None:
-                smaller = TextModel.load(draft, device=device, dtype=dtype, registry=context.obj())
-                asked["draft"] = found.draft(smaller)
-                if weights == "int8":
-                    quantize_weights(smaller.transformer)
-        _answer_inputs(found, asked, inputs, reading, as_json=as_json)
+        source, target = options.source_language, options.target_language
+        if isinstance(found, TextModel) and (source or target):
+            found = found.translating(source=source, target=target)
+        _answer_inputs(found, options.asked(found, context.obj()), options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """How inputs are read: two by two, as chats of one message after some instructions, or as they
-    are."""
+class _Options(NamedTuple):
+    """The arguments and options of the command, under the names of its parameters."""
 
-    pairs: bool
+    model: str
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...]
+    texts: bool
+    top: int | None
     chat: bool
-    instructions: list[dict[str, str]]
+    system: str | None
+    pairs: bool
+    max_new_tokens: int
+    beams: int | None
+    n_answers: int
+    sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    repetition_penalty: float | None
+    eos: int | None
+    start: tuple[int, ...]
+    source_language: str | None
+    target_language: str | None
+    stop: tuple[str, ...]
+    draft: str | None
+    lookup: bool
+    dtype: str | None
+    device: str
+    cuda_graph: bool
+    weights: str | None
+    mask_id: int | None
+    as_json: bool
+
+    @property
+    def drawing(self) -> dict[str, float]:
+        """The options of drawing tokens that are given."""
+        return {name: getattr(self, name) for name in _DRAWING if getattr(self, name) is not None}
+
+    @property
+    def instructions(self) -> list[dict[str, str]]:
+        """The messages that precede the first one of a chat."""
+        return [] if self.system is None else [_message("system", self.system)]
+
+    def check(self) -> None:
+        """Raise UsageError if options contradict each other."""
+        if self.drawing and (self.sample is False or self.beams is not None):
+            raise self.only_drawn()
+        for one, other, told in _EXCLUSIVE:
+            if getattr(self, one) and getattr(self, other):
+                raise click.UsageError(told)
+        if self.system is not None and not self.chat:
+            raise click.UsageError("--system goes with --chat")
+        n_texts = len(self.inputs)
+        if self.pairs and n_texts % 2:
+            raise click.UsageError(
+                f"--pairs reads texts two by two, and here {'is' if n_texts == 1 else 'are'} "
+                f"{counted(n_texts, 'text')}"
+            )
+
+    def only_drawn(self) -> click.UsageError:
+        """The error for an option of drawing tokens where none are drawn."""
+        name = next(iter(self.drawing)).replace("_", "-")
+        return click.UsageError(f"--{name} goes with --sample")
+
+    def chosen(self, settings: Settings) -> Greedy | Sampling | Beam:
+        """The method of choosing tokens: as asked, and else by the settings of a model's folder.
+        Raises InputError if a value is out of range."""
+        changes = self.drawing
+        if self.repetition_penalty is not None:
+            changes["repetition_penalty"] = self.repetition_penalty
+        return settings.method(changes, sample=self.sample, beams=self.beams)
+
+    def method(self, settings: Settings) -> Greedy | Sampling | Beam:
+        """As `chosen`, with the number of answers; what the settings add is told. Raises UsageError
+        if an option does not fit the method."""
+        from zoo.generation.methods import Greedy
+
+        if self.drawing and not self.sample and not settings.do_sample:
+            raise self.only_drawn()
+        found = self.chosen(settings)
+        if self.n_answers > 1:
+            if isinstance(found, Greedy):
+                raise click.UsageError("--answers goes with --sample or --beams")
+            found = type(found)(**{**dict(found), "n_answers": self.n_answers})
+        _tell_settings(settings, found)
+        return found
+
+    def draft_for(self, model: TextModel, registry: Registry) -> Draft | Lookup | None:
+        """What guesses the model's tokens, if that is asked for."""
+        from zoo.generation import Lookup, quantize_weights
+
+        if self.draft is None:
+            return Lookup() if self.lookup else None
+        load = type(model).load
+        smaller = load(self.draft, device=self.device, dtype=self.dtype, registry=registry)
+        found = model.draft(smaller)
+        if self.weights == "int8":
+            quantize_weights(smaller.transformer)
+        return found
+
+    def asked(self, model: TextModel | ImageModel, registry: Registry) -> Asked:
+        """What is asked of the model. Raises ZooError if it does not fit it."""
+        from zoo.running.asked import Asked
+        from zoo.running.tasks import GENERATING
+        from zoo.running.text_model import TextModel
+
+        method = self.method(model.settings) if model.task in GENERATING else None
+        draft = self.draft_for(model, registry) if isinstance(model, TextModel) else None
+        return Asked(
+            max_new_tokens=self.max_new_tokens,
+            method=method,
+            eos=self.eos,
+            start=self.start or None,
+            stop=self.stop,
+            draft=draft,
+            cuda_graph=self.cuda_graph,
+            labels=self.labels or None,
+            mask_id=self.mask_id,
+            top=self.top,
+        )
 
     def prompts(self, given: Sequence[Any]) -> list[Any]:
-        """The prompts of inputs."""
+        """Inputs as they are read: two by two, as chats of one message, or as they are."""
         if self.pairs:
             return list(zip(given[::2], given[1::2], strict=True))
         if self.chat:
@@ -322,24 +369,6 @@ _EXCLUSIVE = (
 """Options of which only one can be given, and what is said of both."""
 
 
-def _check_together(options: Mapping[str, Any], drawing: Collection[str]) -> None:
-    """Raise UsageError if options contradict each other; `drawing` are those of drawing tokens that
-    are given."""
-    if drawing and (options["sample"] is False or options["beams"] is not None):
-        raise _only_drawn(drawing)
-    for one, other, told in _EXCLUSIVE:
-        if options[one] and options[other]:
-            raise click.UsageError(told)
-    if options["system"] is not None and not options["chat"]:
-        raise click.UsageError("--system goes with --chat")
-    n_texts = len(options["inputs"])
-    if options["pairs"] and n_texts % 2:
-        raise click.UsageError(
-            f"--pairs reads texts two by two, and here {'is' if n_texts == 1 else 'are'} "
-            f"{counted(n_texts, 'text')}"
-        )
-
-
 def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel) -> None:
     """Raise UsageError if an option is given that does not apply to the model."""
     from zoo.running.image_model import ImageModel
@@ -347,26 +376,12 @@ def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel) -> 
 
     name = model.transformer.spec.name
     if isinstance(model, ImageModel):
-        languages = ("source_language", "target_language")
-        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *languages)
+        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *_LANGUAGES)
         _refuse(context, no_texts, f"{name} takes no texts")
     elif not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
     if model.task not in GENERATING:
-        _refuse(context, GENERATING_OPTIONS, f"{name} generates no text")
-
-
-def _only_drawn(given: Iterable[str]) -> click.UsageError:
-    return click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
-
-
-def _of_several(method: Greedy | Sampling | Beam, n_answers: int) -> Sampling | Beam:
-    """A method that generates several texts. Raises UsageError for one that finds one alone."""
-    from zoo.generation.methods import Greedy
-
-    if isinstance(method, Greedy):
-        raise click.UsageError("--answers goes with --sample or --beams")
-    return type(method)(**{**dict(method), "n_answers": n_answers})
+        _refuse(context, _GENERATING, f"{name} generates no text")
 
 
 def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:
@@ -393,67 +408,57 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _answer_inputs(
-    model: TextModel | ImageModel,
-    asked: Mapping[str, Any],
-    inputs: tuple[str, ...],
-    reading: _Reading,
-    *,
-    as_json: bool,
-) -> None:
+def _answer_inputs(model: TextModel | ImageModel, asked: Asked, options: _Options) -> None:
     """Print the results for the inputs of the command: its arguments, or the standard input as a
     whole, as typed messages, or line by line."""
     from zoo.running.image_model import ImageModel
 
-    sees = isinstance(model, ImageModel)
+    sees, as_json = isinstance(model, ImageModel), options.as_json
     answer = partial(_answer, model, asked, as_json=as_json)
-    if inputs == ("-",):
+    if options.inputs == ("-",):
         if sees:
-            answer(standard_input.content(), place=Place("standard input"))
+            answer(standard_input.content(), places=[Place("standard input")])
         else:
-            answer(*reading.prompts([standard_input.text()]))
-    elif len(prompts := reading.prompts(inputs)) == 1:
+            answer(*options.prompts([standard_input.text()]))
+    elif len(prompts := options.prompts(options.inputs)) == 1:
         answer(*prompts)
     elif prompts:
-        _answer_each(model, prompts, asked, as_json=as_json)
-    elif reading.chat and sys.stdin is not None and sys.stdin.isatty():
-        if asked["method"].n_answers > 1:
+        _answer_each(model, asked, prompts, as_json=as_json)
+    elif options.chat and sys.stdin is not None and sys.stdin.isatty():
+        if options.n_answers > 1:
             raise click.UsageError("--answers: a chat that you type goes on with one answer")
-        _converse(answer, reading.instructions)
+        _converse(answer, options.instructions)
     else:
         for number, (places, lines) in enumerate(standard_input.lines()):
-            prompts = reading.prompts_of_lines(lines, places)
+            prompts = options.prompts_of_lines(lines, places)
             # Messages about an image name its own path.
             where = list(map(_image_place, lines, places)) if sees else places
-            _answer_each(model, prompts, _for_lines(asked, number), as_json=as_json, places=where)
+            _answer_each(model, _for_lines(asked, number), prompts, as_json=as_json, places=where)
 
 
 def _answer(
     model: TextModel | ImageModel,
-    asked: Mapping[str, Any],
+    asked: Asked,
     prompt: Any,
     *,
     as_json: bool,
-    place: Place | None = None,
+    places: Sequence[Place] | None = None,
 ) -> str:
     """Print the result for one text or image, of a text on a terminal piece by piece; return the
     generated text."""
     from zoo.generation.methods import Beam
-    from zoo.running.tasks import GENERATING
     from zoo.running.text_model import TextModel
 
     # A beam search has no final tokens before its end, and several texts come at once.
-    method = asked["method"]
-    in_pieces = model.task in GENERATING and not isinstance(method, Beam) and method.n_answers == 1
+    method = asked.method
+    in_pieces = method is not None and not isinstance(method, Beam) and method.n_answers == 1
     shown = sys.stdout.isatty() and not as_json
     if not in_pieces or not shown or not isinstance(model, TextModel):
-        (report,) = model.run([prompt], **asked, places=None if place is None else [place])
+        (report,) = model.answers([prompt], asked, places)
         print_report(as_json, report, _as_shown)
         return str(report.get("text", ""))
     text = ""
-    for piece in model.stream(
-        prompt, **{k: asked[k] for k in asked if k not in ("mask_id", "top")}
-    ):
+    for piece in model.pieces(prompt, asked):
         sys.stdout.write(for_terminal(piece))
         sys.stdout.flush()
         text += piece
@@ -463,14 +468,14 @@ def _answer(
 
 def _answer_each(
     model: TextModel | ImageModel,
+    asked: Asked,
     prompts: Iterable[Any],
-    asked: Mapping[str, Any],
     *,
     as_json: bool,
     places: Sequence[Place] | None = None,
 ) -> None:
     """Print the result for each of several texts or images."""
-    for report in model.run(prompts, **asked, places=places):
+    for report in model.answers(prompts, asked, places):
         print_report(as_json, report, _as_shown, one_of_several=True)
 
 
@@ -482,13 +487,13 @@ def _as_shown(report: Mapping[str, Any]) -> str:
     return for_terminal(text) if sys.stdout.isatty() else text
 
 
-def _for_lines(asked: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _for_lines(asked: Asked, number: int) -> Asked:
     """What is asked of the lines that were read as the `number`th, counted from 0: batches within
     them are numbered from `number * AT_ONCE`, as there are at most AT_ONCE."""
     from zoo.generation.methods import for_batch
 
-    method = asked["method"]
-    return {**asked, "method": method and for_batch(method, number * standard_input.AT_ONCE)}
+    method = asked.method and for_batch(asked.method, number * standard_input.AT_ONCE)
+    return replace(asked, method=method)
 
 
 def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None:
