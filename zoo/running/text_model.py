@@ -180,7 +180,9 @@ class TextModel:
             writer = Writer.read(self.transformer, self.text, self.settings, asked)
         else:
             asked.refuse_generating(name)
-        if asked.mask_id is not None and self.task != "fill_mask":
+        if asked.mask_id is None:
+            asked = replace(asked, mask_id=self.text.mask_id())
+        elif self.task != "fill_mask":
             raise InputError(f"{name} fills no masked tokens")
         check_top(asked.top, self.task, name)
         if places is None and len(texts) > 1:
@@ -331,7 +333,7 @@ class TextModel:
         if not found.ids or (self.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
         self._check_ids(found.ids, asked.max_new_tokens)
-        if self.task == "fill_mask" and self._mask_id(asked) not in found.ids:
+        if self.task == "fill_mask" and asked.mask_id not in found.ids:
             raise InputError(
                 Problem(
                     "the text holds no masked token",
@@ -356,10 +358,6 @@ class TextModel:
         most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), reading.longest, "text", most_new=most_new)
 
-    def _mask_id(self, asked: Asked) -> int | None:
-        """The id of a masked token: as asked, or else that of the tokenizer."""
-        return self.text.mask_id() if asked.mask_id is None else asked.mask_id
-
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
         model = self.transformer
@@ -380,7 +378,7 @@ class TextModel:
             read_off,
             self.task,
             text=self.text,
-            mask_id=self._mask_id(asked),
+            mask_id=asked.mask_id,
             labels=read_labels(model),
             top=asked.top,
         )
