@@ -145,9 +145,7 @@ class EncoderDecoder(OfStacks):
         model = Module(
             encoder=self.encoder.build(),
             decoder=self.decoder.build(padding_read=self.head.reads_padding),
-            head=self.head.build(),
-            head_pools=self.head.pools,
-            head_takes_ids=self.head.takes_ids,
+            head=self.head,
         )
         return model.tie(self.ties())
 
@@ -237,9 +235,7 @@ class Encoder(OneStack):
         reads_padding = self.head.reads_padding or self.pooler.reads_padding
         model = Module(
             encoder=self.encoder.build(padding_read=reads_padding),
-            head=self.head.build(),
-            head_pools=self.head.pools,
-            head_takes_ids=self.head.takes_ids,
+            head=self.head,
             pooler=None if self.pooler.absent else self.pooler.build(),
             width=self.encoder.output_width,
             nsp=self.nsp,
@@ -317,9 +313,7 @@ class Decoder(OneStack):
 
         model = Module(
             decoder=self.decoder.build(padding_read=self.head.reads_padding),
-            head=self.head.build(),
-            head_pools=self.head.pools,
-            head_takes_ids=self.head.takes_ids,
+            head=self.head,
         )
         return model.tie(self.ties())
 

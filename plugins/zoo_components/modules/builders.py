@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.linear import Linear
+from zoo.slots import Head
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.masks import join
 from zoo_components.modules.stack import Maps, Stack
@@ -26,6 +27,10 @@ class WithHead(Transformer):
     """Whether the head returns one output for a whole sequence, for which it needs the padding."""
     head_takes_ids: bool
     """Whether for that it also needs the ids."""
+
+    def add_head(self, head: Head) -> None:
+        """Build the head that is described."""
+        self.head, self.head_pools, self.head_takes_ids = head.build(), head.pools, head.takes_ids
 
     def head_output(
         self,
@@ -109,19 +114,11 @@ class WithDecoder(WithHead):
 class EncoderDecoder(WithEncoder, WithDecoder):
     """model(source, target) = head(decode(target, encode(source)))."""
 
-    def __init__(
-        self,
-        *,
-        encoder: Stack,
-        decoder: Stack,
-        head: nn.Module,
-        head_pools: bool,
-        head_takes_ids: bool,
-    ) -> None:
+    def __init__(self, *, encoder: Stack, decoder: Stack, head: Head) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
-        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
+        self.add_head(head)
 
     def memory_mask(
         self, source: torch.Tensor, source_mask: torch.Tensor | None = None
@@ -205,9 +202,7 @@ class Encoder(WithEncoder):
         self,
         *,
         encoder: Stack,
-        head: nn.Module,
-        head_pools: bool,
-        head_takes_ids: bool,
+        head: Head,
         pooler: nn.Module | None,
         width: int,
         nsp: bool,
@@ -215,7 +210,7 @@ class Encoder(WithEncoder):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
+        self.add_head(head)
         self.has_class_token = grid is not None and grid[0] > 0
         self.pooler = pooler
         self.nsp = Linear(width, 2) if nsp else None
@@ -260,12 +255,10 @@ class Encoder(WithEncoder):
 class Decoder(WithDecoder):
     """model(target) = head(decode(target)), with or without an external memory."""
 
-    def __init__(
-        self, *, decoder: Stack, head: nn.Module, head_pools: bool, head_takes_ids: bool
-    ) -> None:
+    def __init__(self, *, decoder: Stack, head: Head) -> None:
         super().__init__()
         self.decoder = decoder
-        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
+        self.add_head(head)
 
     def forward(
         self,
