@@ -107,9 +107,18 @@ def test_values_of_one_name_that_differ_in_different_ways() -> None:
     assert [row["head.softcap"] for row in rows] == ["none", 7.0, 9.0]
 
 
+def test_a_value_that_differs_is_not_taken_for_equal_ones_of_its_name() -> None:
+    """A model with norms after its sums has no final norm, and norms in its layers all the same."""
+    rows = zoo.table(
+        [spec("pre", norm="rms_norm"), spec("post", norm="rms_norm", norm_placement="post")]
+    )
+    assert [row["decoder.norm"] for row in rows] == ["rms_norm", None]
+    assert "norm" not in rows[0]
+
+
 def test_a_list_is_not_taken_for_values_of_layers() -> None:
     rows = zoo.table([BASE, spec("biased", self_attn={"bias": ["q", "k", "v", "o"][:2]})])
-    assert [row["bias"] for row in rows] == [["q", "k", "v", "o"], ["q", "k"]]
+    assert [row["self_attn.bias"] for row in rows] == [["q", "k", "v", "o"], ["q", "k"]]
 
 
 def test_equal_names_are_told_apart_by_their_files(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ def table(
         operations of `zoo.flops` (`flops_per_token` or `flops_per_image`) and `cache_bytes`, which
         generation keeps of a sequence of `size` tokens, with as many source tokens if there is a
         source, with keys and values in bfloat16. Then each value that some spec states and that is
-        not the same in all. Its key is the short one, or the path in the full form if values of
-        that name differ in different ways; a `kind` has the name of its slot. None where a spec has
-        no such value; `{"per_layer": [...]}`, as in a spec, where not all layers have the same.
+        not the same in all. Its key is the short one, or as much of the path in the full form as
+        tells it from values of that name that are the same in all or differ in another way; a
+        `kind` has the name of its slot. None where a spec has no such value;
+        `{"per_layer": [...]}`, as in a spec, where not all layers have the same.
 
     Raises:
         InputError: `specs` is one model, or a model cannot be called with `size` tokens.
@@ -129,7 +130,8 @@ def _differing(
     for side in found:
         del side["format"], side["name"]
     alike: dict[tuple[str, str], tuple[list[str], tuple[object, ...]]] = {}
-    for path in _in_order(found):
+    paths = _in_order(found)
+    for path in paths:
         values = [side.get(path, _ABSENT) for side in found]
         told = [repr(one.value) for one in values]
         if len(set(told)) > 1 and any(one.stated for one in values):
@@ -138,20 +140,20 @@ def _differing(
                 (name.rpartition(".")[2], repr(told)), ([], tuple(one.value for one in values))
             )
             same[0].append(name)
-    named = [paths for paths, _ in alike.values()]
-    for paths, row in alike.values():
-        yield _short(paths, [*([key] for key in taken), *(p for p in named if p is not paths)]), row
+    everywhere = taken | {path.removesuffix(".kind") for path in paths}
+    for same_paths, row in alike.values():
+        yield _short(same_paths[0], everywhere.difference(same_paths)), row
 
 
-def _short(paths: Sequence[str], others: Iterable[Sequence[str]]) -> str:
-    """Return the shortest end of the first path that is the end of no path of the others."""
-    ends = {f".{path}" for paths in others for path in paths}
-    parts = paths[0].split(".")
+def _short(path: str, others: Iterable[str]) -> str:
+    """Return the shortest end of a path that is the end of none of the others."""
+    ends = [f".{other}" for other in others]
+    parts = path.split(".")
     for n in range(1, len(parts)):
         short = ".".join(parts[-n:])
         if not any(end.endswith(f".{short}") for end in ends):
             return short
-    return paths[0]
+    return path
 
 
 def _in_order(found: Sequence[Mapping[str, object]]) -> list[str]:
