@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 import zoo
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import differences_from_spec
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
@@ -25,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm_of_each_head": {
         "attention": {"kind": "multi_head", "qk_norm": "layer_norm", "qk_norm_scope": "per_head"}
     },
+    "tied": {"position": "rotary", "head": {"kind": "linear", "tied": True}},
     "window": {"position": "alibi", "attention": {"kind": "multi_head", "window": 2}},
 }
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -77,6 +79,32 @@ def test_values_that_are_loaded_into_a_model_without(name: str) -> None:
         torch.use_deterministic_algorithms(False)
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(IDS), model(IDS))
+
+
+@torch.no_grad()
+def test_tied_parameters_stay_one() -> None:
+    """torch makes a parameter of each name where one gets memory, loses it, or is assigned."""
+    model = built("tied")
+    others = [built("tied", device="meta") for _ in range(2)]
+    others[0].to_empty(device="cpu").load_state_dict(model.state_dict())
+    others[1].load_state_dict(model.state_dict(), assign=True)
+    for other in (*others, built("tied").to("meta")):
+        head, embedding = "head.out.weight", "decoder.embed.tokens.weight"
+        assert other.get_parameter(head) is other.get_parameter(embedding)
+    for other in others:
+        assert torch.equal(other(IDS), model(IDS))
+        assert not differences_from_spec(other)
+
+
+@torch.no_grad()
+def test_an_ensemble_under_vmap() -> None:
+    """As in PyTorch's tutorial: a model without values gets those of each member."""
+    members = [built("tied"), built("tied", seed=1)]
+    values = torch.func.stack_module_state(members)
+    base = built("tied").to("meta")
+    found = vmap(lambda values, buffers: functional_call(base, (values, buffers), (IDS,)))(*values)
+    for number, member in enumerate(members):
+        torch.testing.assert_close(found[number], member(IDS), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
 
+from zoo.weights.held_tensors import owners
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Mapping
 
     from zoo.cache import Cache
     from zoo.spec import ModelSpec
@@ -47,6 +50,29 @@ class Transformer(nn.Module):
     decode: Callable[..., Any]
     origin: dict[str, Any] | None = None
     load_report: LoadReport | None = None
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Apply `fn` as every module does. Tied parameters stay one, also to the meta device and
+        from it, as by `to_empty`."""
+        with self._ties_kept():
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load values as every module does. Tied parameters stay one, also with `assign`."""
+        with self._ties_kept():
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+    @contextmanager
+    def _ties_kept(self) -> Generator[None]:
+        """Make one again of the tensors that were one before: torch replaces them name by name."""
+        held = owners(self)
+        yield
+        for (table, name), *others in held.values():
+            for other, alias in others:
+                other[alias] = table[name]
 
     def _repr_html_(self) -> str:
         """The HTML for notebooks: a drawing of the architecture, and its sizes."""

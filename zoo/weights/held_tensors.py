@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from zoo.errors import PluginError
-from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from zoo.transformer import Transformer
 
 DTYPES = {
     torch.float64: "F64",
