@@ -75,6 +75,24 @@ def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, stor
     assert [*(store.root / "partial").iterdir()] == []
 
 
+@pytest.mark.parametrize("revision", ["step3000", COMMIT])
+def test_a_revision_of_the_hub(
+    revision: str, hub: Hub, checkpoint: Path, project: Path, store: Store
+) -> None:
+    """The latest commit is another one."""
+    publish(hub, "owner/Tiny-Llama", checkpoint)
+    info = hub.files.pop("/api/models/owner/Tiny-Llama")
+    hub.files[f"/api/models/owner/Tiny-Llama/revision/{revision}"] = info
+    done = imported(f"hf://owner/Tiny-Llama@{revision}")
+    assert done.returncode == 0, done.stderr
+    assert f"owner/Tiny-Llama at the commit {COMMIT}\n" in done.stdout
+    zoo.import_folder(checkpoint, "from-folder", name="Tiny-Llama")
+    assert contents(project / "Tiny-Llama") == contents(project / "from-folder")
+    missing = imported("hf://owner/Tiny-Llama@step4000")
+    assert missing.returncode == 2
+    assert "owner/Tiny-Llama@step4000 cannot be read from the hub: 404" in missing.stderr
+
+
 def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path) -> None:
     adapter = project / "adapter"
     adapter.mkdir()
@@ -129,6 +147,10 @@ def test_addresses_of_nothing(
 ) -> None:
     assert "nothing can be read from `https://a.b/c`" in refused("import", "https://a.b/c")
     assert "write `hf://owner/name`" in refused("import", "hf://a/b/c")
+    for named in ("", "a/b", "a b", "-a"):
+        told = refused("import", f"hf://a/b@{named}")
+        assert f"`{named}` after the `@` is no revision" in told
+        assert "as `hf://a/b@main`" in told
     (project / "empty").mkdir()
     told = refused("import", f"file://{project}/empty")
     assert "is a file of a model" in told

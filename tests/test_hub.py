@@ -121,6 +121,13 @@ def test_what_names_no_repository(address: str, model: Path, refused: Callable[.
     assert "write `hf://owner/name`" in told
 
 
+@pytest.mark.parametrize("revision", ["main", "0123456789" * 4])
+def test_a_push_to_a_revision(revision: str, model: Path, refused: Callable[..., str]) -> None:
+    told = refused("push", "model", f"hf://owner/name@{revision}", "--license", "CC0-1.0")
+    assert f"a push makes a commit of its own, and `@{revision}` names one that is there" in told
+    assert "write `hf://owner/name`" in told
+
+
 def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is its plugin to blame."""
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")

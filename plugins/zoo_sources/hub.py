@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
@@ -16,6 +16,7 @@ from zoo_sources.transport import check_url, download
 
 _CLOSED = {401, 403}  # which some hubs also answer for missing files
 _COMMIT = r"^[0-9a-f]{40}$"
+_NAMED = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # without a `/`, which would separate parts of the address
 _REPO = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?$"
 
 
@@ -32,6 +33,8 @@ class HuggingFace(Source):
     kind: Literal["hf"]
     repo: str = Field(pattern=_REPO)
     revision: str | None = Field(default=None, pattern=_COMMIT)
+    _named: str | None = PrivateAttr(default=None)
+    """What follows the `@` of an address: a commit, or the branch or tag whose commit is meant."""
 
     @property
     def is_fixed(self) -> bool:
@@ -57,16 +60,28 @@ class HuggingFace(Source):
 
     @classmethod
     def at(cls, address: str) -> Self | None:
-        scheme, _, repo = address.partition("://")
+        scheme, _, rest = address.partition("://")
         if scheme != "hf":
             return None
+        repo, at, named = rest.partition("@")
         if not re.fullmatch(_REPO, repo):
             message = f"`{repo}` is the name of no repository of the hub"
             raise SourceError(Problem(message, help="write `hf://owner/name`"))
-        return cls(kind="hf", repo=repo)
+        if at and not re.fullmatch(_NAMED, named):
+            message = f"`{named}` after the `@` is no revision"
+            hint = f"write a commit, a branch or a tag, as `hf://{repo}@main`"
+            raise SourceError(Problem(message, help=hint))
+        source = cls(kind="hf", repo=repo, revision=named if re.fullmatch(_COMMIT, named) else None)
+        source._named = named or None
+        return source
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """Make one commit to the repository, which is created if it does not exist."""
+        if self._named is not None:
+            message = (
+                f"a push makes a commit of its own, and `@{self._named}` names one that is there"
+            )
+            raise SourceError(Problem(message, help=f"write `hf://{self.repo}`"))
         hub = _hub()
         api = hub.HfApi()
         operations = [hub.CommitOperationAdd(path, str(folder / path)) for path in paths]
@@ -86,9 +101,11 @@ class HuggingFace(Source):
 
     def _info(self, access: Access) -> Any:
         hub = _hub()
-        with _converted(f"{self.repo} cannot be read from the hub"):
+        revision = self.revision or self._named
+        asked = self.repo if self._named is None else f"{self.repo}@{self._named}"
+        with _converted(f"{asked} cannot be read from the hub"):
             return hub.HfApi().model_info(
-                self.repo, revision=self.revision, files_metadata=True, timeout=access.timeout
+                self.repo, revision=revision, files_metadata=True, timeout=access.timeout
             )
 
 

@@ -46,8 +46,9 @@ def import_(
     """Turn a published checkpoint into a model of the zoo.
 
     SRC is a Hugging Face folder with a config.json and safetensors, or its address: one of the hub,
-    `hf://owner/name`, of which the latest commit is read, or of a folder elsewhere, such as
-    `s3://bucket/folder`. `zoo families` lists the types of models that can be imported.
+    `hf://owner/name`, of which the latest commit is read, or `hf://owner/name@REVISION`; or of a
+    folder elsewhere, such as `s3://bucket/folder`. `zoo families` lists the types of models that
+    can be imported.
     """
     registry = layers()
     from zoo.cli.making import import_and_save

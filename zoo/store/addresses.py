@@ -44,7 +44,7 @@ def downloaded(
     on_bytes: OnBytes,
 ) -> Generator[Downloaded]:
     """Download files into a folder that is there until the end of the block, and has the name of
-    the last part of the address. A download that was broken off is continued.
+    the last part of the address, without a revision. A download that was broken off is continued.
 
     Args:
         address: where they are.
@@ -69,7 +69,7 @@ def downloaded(
         access.scratch.mkdir()
         source, expected = selected_files(source, access, address, patterns)
         on_total(sum(expected.values()))
-        folder = work / "of" / address.rstrip("/").rpartition("/")[2]
+        folder = work / "of" / address.rstrip("/").rpartition("/")[2].partition("@")[0]
         folder.mkdir(parents=True)
         fetch_all(source, expected, folder, store, access)
         yield Downloaded(folder, source)
