@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.decoders import Strip
 from tokenizers.models import WordLevel
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
@@ -320,6 +321,15 @@ def test_the_seed_decides_what_is_held_out() -> None:
 @pytest.fixture(scope="module")
 def tokens() -> Tokens:
     return learn_tokens(Bpe(), EXAMPLES, SIDES)
+
+
+def test_a_tokenizer_of_targets_that_panics() -> None:
+    """As one that a recipe names may; what the package raises then is no `Exception`."""
+    tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.decoder = Strip("a", 1, 1)
+    tokens = Tokens(tokenizer, tokenizer, source_pad=0, pad=0, bos=0, eos=0)
+    with pytest.raises(TrainingError, match="of the targets cannot make a text of ids"):
+        tokens.decode_targets([[0]])
 
 
 def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:

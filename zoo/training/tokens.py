@@ -12,7 +12,7 @@ from zoo.atomic import write_text
 from zoo.errors import Problem, TrainingError
 from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.text import MASKS, mask_of
-from zoo.running.tokenizer_file import encoded, read_tokenizer
+from zoo.running.tokenizer_file import encoded, read_tokenizer, tokenizer_code
 from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, Sides
@@ -53,8 +53,10 @@ class Tokens:
         return [encoding.ids for encoding in found]
 
     def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of rows of ids, special tokens left out."""
-        decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
+        """The texts of rows of ids, special tokens left out. Raises `TrainingError` if the
+        tokenizer cannot make them."""
+        with tokenizer_code(_cannot_decode):
+            decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
         return decoded
 
     @property
@@ -77,6 +79,10 @@ class Tokens:
 
 AnyTokens = Tokens | ReaderTokens
 """The tokenizers of a model."""
+
+
+def _cannot_decode(error: BaseException) -> TrainingError:
+    return TrainingError(f"the tokenizer of the targets cannot make a text of ids: {error}")
 
 
 def read_tokens(
