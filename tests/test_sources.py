@@ -832,6 +832,67 @@ def test_what_a_source_of_ones_own_does_wrong_is_told(
     assert f"error: reading `README.md` failed: {told}" in refused("pull", "small.v1")
 
 
+@pytest.mark.parametrize(
+    ("method", "command", "told"),
+    [
+        (
+            "def files(self, access): return ['README.md']",
+            ["pull", "small.v1", "--trust-first-use"],
+            "looking for the files of small.v1 failed: TypeError: `files` of Mine returned "
+            "`['README.md']`: sizes in bytes by paths are wanted",
+        ),
+        (
+            "def files(self, access): return {'README.md': '4'}",
+            ["pull", "small.v1", "--trust-first-use"],
+            "`files` of Mine returned `4` for `README.md`",
+        ),
+        (
+            "def files(self, access): return {'README.md': -4}",
+            ["pull", "small.v1", "--trust-first-use"],
+            "`files` of Mine returned `-4` for `README.md`",
+        ),
+        (
+            "def pinned(self, access): pass",
+            ["pull", "small.v1", "--trust-first-use"],
+            "`pinned` of Mine returned `None`, which is no source",
+        ),
+        (
+            "at = classmethod(lambda cls, address: address)",
+            ["import", "mine://a"],
+            "understanding the address `mine://a` failed: TypeError: `at` of Mine returned "
+            "`mine://a`, which is no source",
+        ),
+        (
+            "at = classmethod(lambda cls, address: 1 / 0)",
+            ["import", "mine://a"],
+            "understanding the address `mine://a` failed: ZeroDivisionError: division by zero",
+        ),
+        (
+            "at = classmethod(lambda cls, address: cls(kind='mine'))\n"
+            "    def write(self, folder, paths, access): pass",
+            ["push", "model", "mine://a", "--license", "CC0-1.0"],
+            "writing to mine://a failed: TypeError: `write` of Mine returned `None`",
+        ),
+    ],
+)
+def test_what_a_source_of_ones_own_wrongly_returns(
+    method: str, command: list[str], told: str, project: Path, store: Store, refused: Refused
+) -> None:
+    register(project, "small.v1", entry({"kind": "mine"}, None))
+    write_files(project / "model", bundle())
+    (project / "registry.toml").write_text(
+        'format = 1\ncatalog = "models"\n[source]\nmine = "mine.py:Mine"\n'
+    )
+    (project / "mine.py").write_text(
+        "from typing import Literal\n"
+        "from zoo.source import Source\n"
+        "class Mine(Source):\n"
+        "    kind: Literal['mine']\n"
+        f"    {method}\n"
+    )
+    assert told in refused(*command)
+
+
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
     project: Path, store: Store, hub: Hub
 ) -> None:

@@ -16,7 +16,7 @@ from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.addresses import KINDS, source_at
-from zoo.store.fetching import source_code
+from zoo.store.fetching import checked_source, source_code
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.manifest_text import manifest_text
 from zoo.store.pretrained import File, License, Manifest
@@ -93,7 +93,8 @@ def push(
         shown = nullcontext(_unseen) if source.shows_progress else writing(n_bytes)
         with shown as on_bytes, source_code(f"writing to {address}"):
             access = Access(Path.cwd(), work, on_bytes=on_bytes)
-            source = source.write(folder, list(files), access)
+            written = source.write(folder, list(files), access)
+            source = checked_source(written, type(source), "write")
             if manifest_folder is not None and not Path(address).is_absolute():
                 source = source.seen_from(manifest_folder)
     return Pushed(manifest_text(manifest, source), left_out)

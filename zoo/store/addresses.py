@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Problem
+from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
-from zoo.store.fetching import fetch_all, left_of, selected_files
+from zoo.store.fetching import checked_source, fetch_all, left_of, selected_files
 from zoo.store.files import Store
 from zoo.wording import quoted
 
@@ -28,9 +29,17 @@ class Downloaded(NamedTuple):
 
 def source_at(address: str, registry: Registry) -> Source | None:
     """Return the source at an address, for reading it or for writing to it; None if there is none.
-    Raises `SourceError` if the address is malformed."""
-    found = (registry.source(kind).at(address) for kind in registry.sources)
-    return next((source for source in found if source is not None), None)
+
+    Raises:
+        SourceError: the address is malformed.
+        PluginError: a kind of source failed, or returned something else.
+    """
+    for kind in map(registry.source, registry.sources):
+        with plugin_code(f"understanding the address {quoted(address)}"):
+            found = kind.at(address)
+            if found is not None:
+                return checked_source(found, kind, "at")
+    return None
 
 
 @contextlib.contextmanager

@@ -53,11 +53,36 @@ def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping
     while True:
         try:
             with source_code(what):
-                pinned = source.pinned(access)
-                return pinned, pinned.files(access)
+                pinned = checked_source(source.pinned(access), type(source), "pinned")
+                return pinned, _checked_sizes(pinned.files(access), type(source))
         except _BrokenOffError as error:
             failures += 1
             _wait_after(failures, source, error)
+
+
+def checked_source(found: object, of: type[Source], method: str) -> Source:
+    """Return what a method of a source returned. Raises `TypeError` if that is no source."""
+    if isinstance(found, Source):
+        return found
+    raise TypeError(f"`{method}` of {of.__name__} returned {quoted(found)}, which is no source")
+
+
+def _checked_sizes(found: object, of: type[Source]) -> Mapping[str, int]:
+    """Return what `files` of a source returned. Raises `TypeError` if that is no mapping of paths
+    to sizes."""
+    if not isinstance(found, Mapping):
+        wrong = quoted(found)
+    elif odd := [(path, size) for path, size in found.items() if not _is_size(path, size)]:
+        wrong = f"{quoted(odd[0][1])} for {quoted(odd[0][0])}"
+    else:
+        return found
+    raise TypeError(
+        f"`files` of {of.__name__} returned {wrong}: sizes in bytes by paths are wanted"
+    )
+
+
+def _is_size(path: object, size: object) -> bool:
+    return isinstance(path, str) and type(size) is int and size >= 0
 
 
 def fetch_all(
