@@ -135,6 +135,22 @@ def test_fp8_with_one_scale(tmp_path: Path, size: list[int] | None) -> None:
     are_equal(come_back(tmp_path / "source"), tensors)
 
 
+def test_fp8_as_autofp8_names_it(tmp_path: Path) -> None:
+    """`weight_scale` in the place of `weight_scale_inv`, and scales of activations and caches."""
+    tensors = llama(tmp_path / "source")
+    small = in_fp8(tensors, lambda rows, columns: (1,) if rows == 24 else ())
+    small = {name.removesuffix("_inv"): tensor for name, tensor in small.items()}
+    attn = "model.layers.0.self_attn"
+    unused = ("q_proj.input_scale", "k_proj.output_scale", "k_scale", "v_scale", "kv_scale")
+    added = {f"{attn}.{name}": torch.ones(1) for name in unused}
+    stated = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
+    put(tmp_path / "source", small | added, stated)
+    for name in maps(tensors):
+        one = float(small[f"{name}_scale"])
+        tensors[name] = (small[name].double() * one).bfloat16()
+    are_equal(come_back(tmp_path / "source"), tensors)
+
+
 def test_scales_that_are_exponents(tmp_path: Path) -> None:
     """DeepSeek-V3.1 has scales that are powers of 2, of 8 bits: 127 is 1."""
     tensors = llama(tmp_path / "source")
@@ -334,6 +350,32 @@ def test_compressed_tensors(tmp_path: Path, form: str) -> None:
     are_equal(come_back(tmp_path / "source"), tensors)
 
 
+def by_index(tensors: Tensors) -> None:
+    """Store numbers of 4 bits as if their columns had been quantized in the opposite order."""
+    for name in [name for name in tensors if name.endswith(".weight_scale")]:
+        base = name.removesuffix("_scale")
+        n_columns = int(tensors[f"{base}_shape"][1])
+        tensors[f"{base}_g_idx"] = (torch.arange(n_columns).flip(0) // 8).int()
+        tensors[name] = tensors[name].flip(1)
+        if f"{base}_zero_point" in tensors:
+            tensors[f"{base}_zero_point"] = tensors[f"{base}_zero_point"].flip(1)
+
+
+@pytest.mark.parametrize("form", ["4 bits", "4 bits with zero points"])
+def test_columns_of_groups_that_are_not_in_order(tmp_path: Path, form: str) -> None:
+    """As `actorder = "group"` of llm-compressor stores them; -1 stands for columns in order."""
+    stored, tensors = compressed(tmp_path / "source", form)
+    plain = dict(stored)
+    by_index(stored)
+    put(tmp_path / "source", stored, stated_for(form))
+    are_equal(come_back(tmp_path / "source"), tensors)
+    plain.update({k: torch.full_like(t, -1) for k, t in stored.items() if k.endswith("_g_idx")})
+    put(tmp_path / "source", plain, stated_for(form))
+    zoo.import_folder(tmp_path / "source", tmp_path / "ordered")
+    first, second = (zoo.load(tmp_path / name).state_dict() for name in ("imported", "ordered"))
+    are_equal(dict(first), dict(second))
+
+
 def test_what_says_that_nothing_else_is_done(tmp_path: Path) -> None:
     stored, tensors = compressed(tmp_path / "source", "4 bits")
     nothing = {"sparsity_config": {"format": "dense"}, "transform_config": {}}
@@ -453,7 +495,7 @@ WRONG_GROUPS: dict[str, tuple[str, Callable[[Tensors, dict[str, Any]], object], 
     "a group too many": (
         "gptq",
         lambda t, c: t[f"{FIRST_MAP}.g_idx"].fill_(3),
-        "a row of quantized weights is of a group that has no scale",
+        "an input of quantized weights is of a group that has no scale",
     ),
     "fewer groups": (
         "gptq",
@@ -574,6 +616,16 @@ WRONG: dict[str, tuple[str, Change, str]] = {
         "4 bits with zero points",
         lambda t, c: t.update({f"{FIRST}_zero_point": torch.zeros(3, 3, dtype=torch.int32)}),
         f"the zero points of `{FIRST}` are [3, 3], not [2, 3]",
+    ),
+    "groups of fewer columns": (
+        "4 bits",
+        lambda t, c: t.update({f"{FIRST}_g_idx": torch.zeros(16, dtype=torch.int32)}),
+        f"the groups of `{FIRST}` are I32 [16], not I32 [24]",
+    ),
+    "a group too many": (
+        "4 bits",
+        lambda t, c: t.update({f"{FIRST}_g_idx": torch.full((24,), 3, dtype=torch.int32)}),
+        "an input of quantized weights is of a group that has no scale",
     ),
     "zero points of floats": (
         "int with zero points",

@@ -47,10 +47,10 @@ def problem_of(name: str, tensor: Quantized) -> Problem | None:
         return Problem(message, place)
     if tensor.zeros is not None and (trouble := _trouble_of_zeros(tensor.zeros, tensor, grid)):
         return Problem(f"the zero points of `{name}` are {trouble}", place)
-    groups = tensor.groups
-    if groups is not None and (groups.dtype, groups.shape) != ("I32", (tensor.plane[0],)):
+    groups, n_inputs = tensor.groups, tensor.plane[0 if tensor.transposed else 1]
+    if groups is not None and (groups.dtype, groups.shape) != ("I32", (n_inputs,)):
         message = f"the groups of `{name}` are {groups.dtype} {list(groups.shape)}"
-        return Problem(f"{message}, not I32 {[tensor.plane[0]]}", place)
+        return Problem(f"{message}, not I32 {[n_inputs]}", place)
     return None
 
 

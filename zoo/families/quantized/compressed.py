@@ -23,13 +23,14 @@ from zoo.wording import quoted
 
 def compressed(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     """Numbers of 8 bits, or of 4 or 8 bits packed into 32, with scales for the whole tensor, each
-    row, groups of a row, or blocks, as the library compressed-tensors writes them."""
+    row, groups of a row, in order or by `weight_g_idx`, or blocks, as the library
+    compressed-tensors writes them."""
     blocks = _stated_blocks(stated)
     found: dict[str, Group] = {}
     for name in that_end(stored, ".weight_scale"):
         base = name.removesuffix("_scale")
-        zero_name = f"{base}_zero_point"
-        names = [name, *([zero_name] if zero_name in stored else [])]
+        zero_name, group_name = f"{base}_zero_point", f"{base}_g_idx"
+        names = [name, *(one for one in (zero_name, group_name) if one in stored)]
         if f"{base}_packed" in stored:
             values = stored[f"{base}_packed"]
             shape = _packed_shape(base, stored)
@@ -41,10 +42,24 @@ def compressed(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]
             names.append(base)
         block = _fitting(blocks, shape, stored[name].shape)
         tensor = Quantized(
-            stated.dtype, shape, numbers, values, stored[name], stored.get(zero_name), block
+            stated.dtype,
+            shape,
+            numbers,
+            values,
+            stored[name],
+            stored.get(zero_name),
+            block,
+            groups=_groups(stored.get(group_name)),
         )
         found[base] = Group(tensor, tuple(names))
     return found
+
+
+def _groups(stored: Stored | None) -> Stored | None:
+    """The group of each column; None if they are in order, for which -1 stands too."""
+    if stored is None or bool((read_now(stored) == -1).all()):
+        return None
+    return stored
 
 
 def _stated_blocks(stated: Stated) -> list[tuple[int, int]]:

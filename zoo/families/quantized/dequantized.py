@@ -70,7 +70,13 @@ class Method(NamedTuple):
 
 METHODS: Mapping[str, Method] = {
     "bitsandbytes": Method(bitsandbytes),
-    "fp8": Method(fp8, unused=("activation_scale", "input_scale")),
+    "fp8": Method(
+        fp8,
+        unused=(
+            *("activation_scale", "input_scale", "output_scale"),
+            *(".k_scale", ".v_scale", ".kv_scale"),
+        ),
+    ),
     "mxfp4": Method(mxfp4),
     "gptq": Method(gptq),
     "awq": Method(awq),

@@ -13,15 +13,15 @@ from zoo.families.quantized.tensor import Quantized
 
 def fp8(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     """Floats of 8 bits, with a scale for each block (DeepSeek-V3: arXiv:2412.19437, section
-    3.3), or for the whole tensor."""
+    3.3), or for the whole tensor, which AutoFP8 names `weight_scale`."""
     size = stated.settings.get("weight_block_size")
     if size is not None and not is_block(size):
         message = f"`weight_block_size` must be two numbers of rows and columns, not {size!r}"
         place = stated.place("weight_block_size")
         raise WeightsError(Problem(message, place))
     found: dict[str, Group] = {}
-    for name in that_end(stored, "_scale_inv"):
-        base = name.removesuffix("_scale_inv")
+    for name in [*that_end(stored, "_scale_inv"), *that_end(stored, ".weight_scale")]:
+        base = name.removesuffix("_inv").removesuffix("_scale")
         values = beside(base, name, stored)
         whole = prod(stored[name].shape) == 1
         block = whole_matrix(values.shape) if whole or size is None else (size[0], size[1])

@@ -38,7 +38,8 @@ class Quantized:
         zeros: the zero points of the blocks, packed if the numbers are.
         block: the rows and columns of a block. The last block may be smaller.
         transposed: whether the tensor of floats has rows and columns exchanged.
-        groups: the row of blocks that each row belongs to, where these are not in order.
+        groups: the row of blocks that each row belongs to, where these are not in order; if not
+            `transposed`, the column of blocks that each column belongs to.
         zeros_above: what is added to each stored word of zero points, modulo 2^32.
         flat: whether blocks are of the elements in their order, whatever row they are in; a block
             then has one row.
@@ -104,7 +105,7 @@ class Quantized:
         """Yield the bytes of the floats in chunks.
 
         Raises:
-            WeightsError: a row is of no block; or what `read` raises.
+            WeightsError: a row or column is of no block; or what `read` raises.
         """
         rows, columns = self.plane
         across = PACKING[self.numbers].across
@@ -147,13 +148,14 @@ class Quantized:
 
 class _Blocks(NamedTuple):
     """The scales and zero points of all blocks, (matrices, rows of blocks, columns of blocks), the
-    rows and columns of each, and the row of blocks of each row of numbers, if they are not in
-    order."""
+    rows and columns of each, and the row of blocks of each row of numbers, or the column of blocks
+    of each column, if they are not in order."""
 
     scales: torch.Tensor
     zeros: torch.Tensor | None
     block: tuple[int, int]
-    groups: torch.Tensor | None
+    row_groups: torch.Tensor | None
+    column_groups: torch.Tensor | None
 
     @classmethod
     def of(cls, tensor: Quantized, read: Read) -> _Blocks:
@@ -163,10 +165,13 @@ class _Blocks(NamedTuple):
             None if tensor.zeros is None else _zero_points(tensor, read_stored(tensor.zeros, read))
         )
         groups = None if tensor.groups is None else read_stored(tensor.groups, read).long()
-        if groups is not None and not bool(((groups >= 0) & (groups < shape[1])).all()):
-            message = "a row of quantized weights is of a group that has no scale"
+        n_groups = shape[1] if tensor.transposed else shape[2]
+        if groups is not None and not bool(((groups >= 0) & (groups < n_groups)).all()):
+            message = "an input of quantized weights is of a group that has no scale"
             raise WeightsError(Problem(message, Place(str(tensor.path))))
-        return cls(_scales(tensor.scales, read).view(shape), zeros, tensor.block, groups)
+        of_rows, of_columns = (groups, None) if tensor.transposed else (None, groups)
+        scales = _scales(tensor.scales, read).view(shape)
+        return cls(scales, zeros, tensor.block, of_rows, of_columns)
 
     def applied(
         self, numbers: torch.Tensor, matrix: int, rows: slice, columns: slice
@@ -178,9 +183,13 @@ class _Blocks(NamedTuple):
 
     def _spread(self, by_block: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
         """From one number for each block, one for each element."""
-        of_rows = torch.arange(rows.start or 0, rows.stop) // self.block[0]
-        of_columns = torch.arange(columns.start or 0, columns.stop) // self.block[1]
-        return by_block[of_rows if self.groups is None else self.groups[rows]][:, of_columns]
+        of_rows = _blocks_of(rows, self.block[0], self.row_groups)
+        return by_block[of_rows][:, _blocks_of(columns, self.block[1], self.column_groups)]
+
+
+def _blocks_of(lines: slice, size: int, groups: torch.Tensor | None) -> torch.Tensor:
+    """The blocks that rows or columns are in, so many in each unless `groups` says it."""
+    return torch.arange(lines.start or 0, lines.stop) // size if groups is None else groups[lines]
 
 
 def _zero_points(tensor: Quantized, stored: torch.Tensor) -> torch.Tensor:
