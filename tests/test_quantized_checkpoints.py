@@ -6,17 +6,23 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import zoo
+from zoo.families.checkpoint import find_tensors
 from zoo.families.quantized import tensor as quantized
+from zoo.families.quantized.dequantized import dequantized
+from zoo.json_files import read_json
+from zoo.weights.open_file import OpenFile
 from zoo.weights.reader import read_header
 
 Tensors = dict[str, torch.Tensor]
@@ -448,6 +454,41 @@ def test_groups_that_are_not_in_order(tmp_path: Path) -> None:
     """GPTQ with `desc_act` quantizes the inputs in the order of their importance."""
     _, tensors = in_groups(tmp_path / "source", "gptq", by_index=True)
     are_equal(come_back(tmp_path / "source"), tensors)
+
+
+class _Made(TorchDispatchMode):
+    """Counts the numbers that all operations make."""
+
+    n = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.n += made.numel() if isinstance(made, torch.Tensor) and not func.is_view else 0
+        return made
+
+
+@pytest.mark.parametrize("how", ["awq", "gptq"])
+def test_floats_are_made_once(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In more chunks there are no more operations for each number."""
+    monkeypatch.setitem(LLAMA, "intermediate_size", 512)
+    in_groups(tmp_path / "source", how)
+    found = find_tensors(tmp_path / "source")
+    tensors, _ = dequantized(found, read_json(tmp_path / "source" / "config.json"))
+    wide = tensors[f"{FIRST_MAP.replace('down', 'up')}.weight"]
+    assert isinstance(wide, quantized.Quantized)
+    made: list[int] = []
+    with ExitStack() as stack:
+        opened = OpenFile.open(wide.path, stack)
+        for chunk in (1 << 20, 512):  # all 16 x 512 at once, and 32 columns of 16
+            monkeypatch.setattr(quantized, "CHUNK", chunk)
+            with _Made() as count:
+                parts = [len(part) for part in wide.steps(lambda t, to: opened.read(to, t.start))]
+            assert len(parts) == 16 * 512 // min(chunk, 16 * 512)
+            assert sum(parts) == wide.n_bytes
+            made.append(count.n)
+    assert made[1] < 1.5 * made[0]
 
 
 FIRST_MAP = "model.layers.0.mlp.down_proj"  # from 24 to 16

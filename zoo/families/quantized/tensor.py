@@ -184,7 +184,11 @@ class _Blocks(NamedTuple):
     def _spread(self, by_block: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
         """From one number for each block, one for each element."""
         of_rows = _blocks_of(rows, self.block[0], self.row_groups)
-        return by_block[of_rows][:, _blocks_of(columns, self.block[1], self.column_groups)]
+        of_columns = _blocks_of(columns, self.block[1], self.column_groups)
+        # Of the two, first the one that leaves fewer numbers for the other.
+        if len(of_rows) * by_block.shape[1] < by_block.shape[0] * len(of_columns):
+            return by_block.index_select(0, of_rows).index_select(1, of_columns)
+        return by_block.index_select(1, of_columns).index_select(0, of_rows)
 
 
 def _blocks_of(lines: slice, size: int, groups: torch.Tensor | None) -> torch.Tensor:
