@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,45 @@ def test_texts_in_small_letters(
     assert model.run(["A B"])[0]["embedding"] == vector(model, *ids)
 
 
+def put_special_tokens(source: Path) -> Path:
+    """Let the tokenizer put one token before a text and one after it; return its file."""
+    path = source / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[PAD] $A b", special_tokens=[("[PAD]", 0), ("b", 5)]
+    )
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("most", [3, 5, 6, None])
+def test_the_end_of_a_long_text_is_not_read(
+    source: Path, spoken: Callable[[], zoo.TextModel], most: int | None
+) -> None:
+    """As sentence-transformers has it cut by `transformers`: the prompt and the special tokens
+    count, and the special ones stay."""
+    file = str(put_special_tokens(source))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=file, pad_token="[PAD]")
+    prompts = {"prompts": {"q": "query: "}, "default_prompt_name": "q"}
+    write(source / "config_sentence_transformers.json", prompts)
+    write(source / "sentence_bert_config.json", {"max_seq_length": most})
+    model, ids = spoken(), theirs("query: A B a", truncation=True, max_length=most or 9).input_ids
+    with warnings.catch_warnings(record=True, action="always") as told:
+        assert model.run(["A B a"])[0]["embedding"] == vector(model, *ids)
+    expected = [f"`max_seq_length` is {most}, and of a longer text the end is not read"]
+    found = [str(one.message).partition(": ")[2] for one in told]
+    assert found == (expected if most in (3, 5) else [])
+
+
+def test_special_tokens_alone_are_no_text(
+    source: Path, spoken: Callable[[], zoo.TextModel]
+) -> None:
+    put_special_tokens(source)
+    write(source / "sentence_bert_config.json", {"max_seq_length": 2})
+    with pytest.raises(zoo.WeightsError, match="2 tokens would be those that are put around a"):
+        spoken()
+
+
 @pytest.mark.parametrize(
     ("name", "ids"), [("query", (1, 2)), ("document", (2,)), (None, (2,)), (..., (2,))]
 )
@@ -366,6 +406,8 @@ def test_the_prompt_before_every_text(
     ("name", "values", "told"),
     [
         ("sentence_bert_config.json", {"do_lower_case": 7}, "`do_lower_case` must be"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "`max_seq_length` must be"),
+        ("sentence_bert_config.json", {"max_seq_length": "9"}, "`max_seq_length` must be"),
         ("config_sentence_transformers.json", {"prompts": []}, "`prompts` must be a table"),
         (
             "config_sentence_transformers.json",

@@ -1,14 +1,14 @@
-"""How sentence-transformers prepares a text of which a vector is made: in small letters, and with a
-prompt before it, if the files of the model say so."""
+"""How sentence-transformers prepares a text of which a vector is made: in small letters, with a
+prompt before it, and cut off after some tokens, if the files of the model say so."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.json_files import read_json
@@ -25,12 +25,18 @@ class _Prompts(BaseModel):
     default_prompt_name: str | None = None
 
 
-class _Letters(BaseModel):
-    """The file of the Transformer module, as far as it is needed here."""
+class CutWarning(UserWarning):
+    """The end of a text is not read, since the files of the model say how many tokens are."""
+
+
+class Reading(BaseModel):
+    """How the Transformer module reads texts: whether in small letters, and at most how many
+    tokens of each, with the prompt and the special tokens; None for all."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     do_lower_case: bool = False
+    max_seq_length: Annotated[int, Field(strict=True, ge=1)] | None = None
 
 
 def is_sentence_folder(folder: Path) -> bool:
@@ -38,9 +44,9 @@ def is_sentence_folder(folder: Path) -> bool:
     return os.path.lexists(folder / MODULES[0])
 
 
-def lowers_case(folder: Path) -> bool:
-    """Whether texts are read in small letters. Raises WeightsError if the file is damaged."""
-    return _read(folder / SENTENCE_CONFIG, _Letters).do_lower_case
+def reading_of(folder: Path) -> Reading:
+    """How texts are read. Raises WeightsError if the file is damaged."""
+    return _read(folder / SENTENCE_CONFIG, Reading)
 
 
 def default_prompt(folder: Path) -> str:

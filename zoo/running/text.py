@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
-from zoo.running.sentence_texts import default_prompt, is_sentence_folder, lowers_case
+from zoo.model_files import SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
+from zoo.running.sentence_texts import (
+    CutWarning,
+    default_prompt,
+    is_sentence_folder,
+    reading_of,
+)
 from zoo.running.tokenizer_config import states_tidying
 from zoo.running.tokenizer_file import (
     cannot_encode,
+    cut_after,
     encode,
     is_bpe,
     lower_case,
@@ -188,10 +195,15 @@ class Tokenized:
         Raises:
             InputError: it is not a string, contains half a character (a lone surrogate), or has a
                 word for which the tokenizer has no token.
+
+        Warns:
+            CutWarning: the end of the text is not read.
         """
         if self.prompt and isinstance(text, str):
             text = self.prompt + text
-        ids: list[int] = encode(self.source, text).ids
+        found = encode(self.source, text)
+        self._warn_if_cut(found)
+        ids: list[int] = found.ids
         if self.mark is not None:
             ids[self.mark.place] = self.mark.id
         return ids
@@ -203,10 +215,14 @@ class Tokenized:
 
         Raises:
             InputError: as `encode`; or the tokenizer has no template for pairs.
+
+        Warns:
+            CutWarning: as `encode`.
         """
         if problem := no_pairs(self.source, token_types):
             raise InputError(problem)
         found = encode(self.source, *pair)
+        self._warn_if_cut(found)
         tokens = (
             Word(token, start, end)
             for token, (side, offsets) in enumerate(
@@ -216,6 +232,14 @@ class Tokenized:
             if side == 1 and start < end
         )
         return Input(found.ids, types_of(found, token_types), pair[1], tuple(tokens))
+
+    def _warn_if_cut(self, encoding: Any) -> None:
+        if encoding.overflowing:
+            message = (
+                f"{self.folder / SENTENCE_CONFIG}: `max_seq_length` is "
+                f"{self.source.truncation['max_length']}, and of a longer text the end is not read"
+            )
+            warnings.warn(message, CutWarning, stacklevel=3)
 
     def words(self, text: str) -> tuple[Word, ...]:
         """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
@@ -374,6 +398,10 @@ def read_text(folder: Path) -> Text:
     prompt = ""
     if is_sentence_folder(folder):
         prompt = default_prompt(folder)
-        if lowers_case(folder):
+        reading = reading_of(folder)
+        if reading.do_lower_case:
             lower_case(source)
+        if reading.max_seq_length is not None:
+            place = Place(str(folder / SENTENCE_CONFIG))
+            cut_after(source, reading.max_seq_length, place)
     return Tokenized(source, target, folder, prompt=prompt, tidies=tidies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.endless_files import check_ends
 from zoo.errors import InputError, Place, Problem, WeightsError, ZooError
-from zoo.wording import quoted
+from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,6 +48,17 @@ def lower_case(tokenizer: Tokenizer) -> None:
     own = tokenizer.normalizer
     small = normalizers.Lowercase()
     tokenizer.normalizer = normalizers.Sequence([small] if own is None else [small, own])
+
+
+def cut_after(tokenizer: Tokenizer, n_tokens: int, place: Place) -> None:
+    """Let a tokenizer read so many tokens of a text, its special ones among them; `overflowing` of
+    an `Encoding` says what is left. Raises WeightsError if no tokens would be those of the text,
+    with `place` as that of the number."""
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if n_tokens <= special:
+        message = f"{counted(n_tokens, 'token')} would be those that are put around a text alone"
+        raise WeightsError(Problem(message, place))
+    tokenizer.enable_truncation(min(n_tokens, sys.maxsize))
 
 
 def is_bpe(tokenizer: Tokenizer) -> bool:
