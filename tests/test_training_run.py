@@ -532,6 +532,51 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> No
     assert not list((tmp_path / "out").glob("*"))
 
 
+EACH_ITS_OWN = """
+import os
+import sys
+import zoo
+from zoo.training.train import train
+
+options = [{"data": "."}, eval(sys.argv[1])][int(os.environ["RANK"])]
+try:
+    train("recipe.toml", output="out", **options)
+except zoo.ZooError as error:
+    sys.stdout.write(repr(str(error)) + "\\n")
+    sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({"data": "other"}, "data"), ({"data": ".", "resume": True}, "`resume`")]
+)
+def test_processes_that_were_not_given_the_same_are_refused(
+    tmp_path: Path, config: Path, options: dict[str, Any], told: str
+) -> None:
+    """They would learn from batches that are neither of one nor of the other, or wait for ever."""
+    write_toy(tmp_path)
+    (tmp_path / "other").mkdir()
+    lines = (tmp_path / "toy.tsv").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "other" / "toy.tsv").write_text("".join(lines[:-1]), "utf-8")
+    (tmp_path / "own.py").write_text(EACH_ITS_OWN)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node=2", "own.py", repr(options)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    message = (
+        f"error: not all processes have the same {told}: that of process 1 is not that of process 0"
+        "\n      = help: give every machine the same files, and every process the same command line"
+    )
+    assert done.stdout.splitlines() == [repr(message)] * 2, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 FAILING = """
 import sys
 import torch.distributed as dist

@@ -9,7 +9,7 @@ expects tied tables to have the names that they have in `transformers`.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,6 +83,35 @@ def in_first_process(accelerator: Any) -> Generator[bool]:
     if failure is not None:
         raise failure
     raise_failure(failed)
+
+
+def check_same_in_all(own: Mapping[str, object], accelerator: Any) -> None:
+    """Check that all processes were given the same; otherwise they would learn from something that
+    none of them has, or wait for each other for ever.
+
+    Args:
+        own: what this process was given, by what it is: plain data.
+        accelerator: the `accelerate.Accelerator` of this process.
+
+    Raises:
+        TrainingError: in all processes, what some of them have otherwise than the first one.
+    """
+    first, *others = imported("accelerate.utils").gather_object([own])
+    different = {
+        name: [str(number) for number, other in enumerate(others, 1) if other[name] != first[name]]
+        for name in first
+    }
+    problems = [
+        Problem(
+            f"not all processes have the same {name}: that of process {', '.join(numbers)} is not "
+            "that of process 0",
+            help="give every machine the same files, and every process the same command line",
+        )
+        for name, numbers in different.items()
+        if numbers
+    ]
+    if problems:
+        raise TrainingError(problems)
 
 
 def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registry) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,16 @@ class Splits(NamedTuple):
     def parts(self) -> dict[str, list[Example]]:
         """The parts by their names."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all examples."""
+        found = hashlib.sha256()
+        for name, examples in self.parts.items():
+            found.update(f"{name} {len(examples)}\n".encode())
+            for example in examples:
+                found.update(json.dumps(example).encode())
+        return found.hexdigest()
 
     @property
     def of_pairs(self) -> bool:

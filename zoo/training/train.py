@@ -17,7 +17,12 @@ from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
 from zoo.training.lock import alone_in
 from zoo.training.optimization import make_optimizer
-from zoo.training.processes import in_first_process, make_accelerator, make_model
+from zoo.training.processes import (
+    check_same_in_all,
+    in_first_process,
+    make_accelerator,
+    make_model,
+)
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_tokens import tokens_of
@@ -60,7 +65,8 @@ def train(
 
     Raises:
         SpecError: the recipe or the model's spec is wrong.
-        TrainingError: the data or the tokenizer is wrong, or the run fails.
+        TrainingError: the data or the tokenizer is wrong; the processes were not all given the
+            same; or the run fails.
         ZooError: the folder holds another run, or one that goes on; is named as a file; or cannot
             be written.
     """
@@ -75,6 +81,14 @@ def train(
     check_sides(found, start, splits)
     start = with_labels(found, start, splits, data_folder)
     accelerator = make_accelerator()
+    if accelerator.num_processes > 1:
+        given = {
+            "recipe": found.document.data,  # all of it, such as the steps with a checkpoint
+            "model": (start.spec.digest, start.content),
+            "data": splits.digest,
+            "`resume`": resume,
+        }
+        check_same_in_all(given, accelerator)
     with in_first_process(accelerator) as is_first:
         if is_first:
             _refuse_another_run(folder, resume=resume)
