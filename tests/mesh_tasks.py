@@ -102,6 +102,15 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
 
 
+def generated_for_own(
+    path: Path, shape: Shape | None, requests: Sequence[Sequence[dict[str, Any]]]
+) -> list[list[zoo.Generated]]:
+    """Return what a model generates for requests, one after the other. Each is the arguments for
+    each process, of which it takes its own."""
+    model = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
+    return [zoo.generate(model, **own(request)) for request in requests]
+
+
 def fetched(path: Path, shape: Shape) -> list[int]:
     """Return the number of layers with unsharded weights, while each layer computes."""
     model = zoo.load(path, mesh=mesh_of(shape))

@@ -284,6 +284,39 @@ def test_the_same_text(
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
 
 
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_each_process_generates_for_rows_of_its_own(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    """Other numbers of rows, and of steps: one that has ended still helps the other."""
+    path = saved(tmp_path, spec)
+    start = {"start": [1]} if "pad_id" in spec else {}
+    mine, other = [[5, 6, 7, 8]], [[9, 3], [4, 4, 4]]
+    requests = [
+        [
+            {"ids": mine, "max_new_tokens": 2, **start, **options},
+            {"ids": other, "max_new_tokens": 7, **start, **options},
+        ]
+        for options in (
+            {},
+            {"method": zoo.Beam(size=2)},
+            {"method": zoo.Sampling(seed=1, n_answers=3)},
+            {"cache": False},
+            {"eos": list(range(3, 11))},  # rows that end leave the batch
+        )
+    ]
+    requests += [request[::-1] for request in requests]
+    if not start:
+        requests.append([one | {"draft": zoo.Lookup()} for one in requests[0]])
+    found = two(tasks.generated_for_own, path, FSDP, requests)
+    model = zoo.load(path)
+    for rank, answers in enumerate(found):
+        expected = [zoo.generate(model, **request[rank]) for request in requests]
+        assert [[one.ids for one in answer] for answer in answers] == [
+            [one.ids for one in answer] for answer in expected
+        ]
+
+
 def test_weights_are_fetched_layer_by_layer(two: Ranks, tmp_path: Path) -> None:
     path = saved(tmp_path, DECODER | {"n_layers": 3})
     assert two(tasks.fetched, path, FSDP) == [[1, 1, 1]] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -13,9 +13,13 @@ from zoo.devices import input_device
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
+from zoo.sharding.parts import is_fetched
 from zoo.slots import Head
 from zoo.spec import ModelSpec
 from zoo.transformer import Generating, Transformer, held_in
+
+if TYPE_CHECKING:
+    from zoo.sharding.company import Company
 
 
 class RecomputeWarning(UserWarning):
@@ -108,6 +112,15 @@ def describe(model: Transformer) -> Generation:
     return found
 
 
+def _company_of(model: Transformer) -> Company | None:
+    """The processes with which this one fetches the weights of each step; None if it has them."""
+    if not is_fetched(model):
+        return None
+    from zoo.sharding.company import company_of
+
+    return company_of(model)
+
+
 def encode(model: Transformer, source: Rows) -> Memory:
     """Encode the source into the memory that the decoder attends to."""
     module = cast("Generating", model)
@@ -148,6 +161,7 @@ class Decoding:
         self._told = False
         self._tokens: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
+        self._company = _company_of(model)
 
     def _warn(self, why: str) -> None:
         warnings.warn(
@@ -200,10 +214,24 @@ class Decoding:
             order = mask.long().argsort(dim=1, descending=True, stable=True)
             tokens, mask = tokens.gather(1, order), mask.gather(1, order)
             at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
+        if self._company is not None:
+            self._company.goes_on(here=True)
         states = self.model.decode(
             tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
         )
         return states, at
+
+    def accompany(self) -> None:
+        """At the end, if other processes still generate with weights that all fetch together: take
+        part in their steps, for nothing, until the last of them ends."""
+        if self._company is None or self._tokens is None:
+            return
+        memory = None if self.memory is None else self.memory.row(0)
+        states, mask = (None, None) if memory is None else (memory.states, memory.mask)
+        while self._company.goes_on(here=False):
+            self.model.decode(
+                self._tokens[:1, :1], states, target_mask=None, memory_mask=mask, cache=None
+            )
 
     def _memory_for(self, n_rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if self.memory is None:

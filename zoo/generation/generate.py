@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,6 +22,7 @@ from zoo.generation.prompts import Ids
 from zoo.generation.request import Draft, Lookup, Request, check_method
 from zoo.generation.search import Step, search
 from zoo.generation.speculative import speculative_search
+from zoo.sharding.parts import is_fetched
 from zoo.transformer import Transformer
 
 GREEDY = Greedy()
@@ -116,9 +118,9 @@ def generated(model: Transformer, given: Given, request: Request) -> list[Genera
     """The results of `generate`. Raises as it does."""
     method, ready = request.method, _Ready.of(model, given, request)
     found: dict[int, Generated] = {}
-    with torch.inference_mode(), evaluating(*ready.models):
+    with ready.without_gradients(), evaluating(*ready.models):
         if isinstance(method, Beam):
-            return beam_search(ready.begin(), ready.inputs, method)
+            return ready.beam_search(method)
         for _, ended in ready.search():
             found.update(ended)
     n = method.n_answers
@@ -142,7 +144,7 @@ def streamed(model: Transformer, given: Given, request: Request) -> Iterator[lis
 def _steps(ready: _Ready) -> Iterator[list[int | None]]:
     steps = ready.search()
     while True:
-        with torch.inference_mode(), evaluating(*ready.models):
+        with ready.without_gradients(), evaluating(*ready.models):
             step = next(steps, None)
         if step is None:
             return
@@ -174,6 +176,13 @@ class _Ready:
         """The model, and the one that guesses."""
         return [self.model, *(self.drafting.models if self.drafting else ())]
 
+    def without_gradients(self) -> AbstractContextManager[None]:
+        """The mode to compute in. With weights that FSDP2 fetches it is not inference mode, which
+        they are computed outside of (`zoo.sharding.model.reach_methods`): the cache could then not
+        be written to."""
+        fetched = any(map(is_fetched, self.models))
+        return torch.no_grad() if fetched else torch.inference_mode()
+
     def begin(self) -> Decoding:
         """The state in which decoding starts."""
         request = self.inputs.request
@@ -186,6 +195,15 @@ class _Ready:
         device = self.inputs.prompt.values.device
         choosing = Choosing.begin(request.method, request.ends, device)
         if self.drafting is None:
-            yield from search(self.begin(), self.inputs, choosing)
+            decoding = self.begin()
+            yield from search(decoding, self.inputs, choosing)
+            decoding.accompany()
         else:
             yield from speculative_search(self.model, self.inputs, self.drafting, choosing)
+
+    def beam_search(self, method: Beam) -> list[Generated]:
+        """The best sequences of a beam search."""
+        decoding = self.begin()
+        found = beam_search(decoding, self.inputs, method)
+        decoding.accompany()
+        return found

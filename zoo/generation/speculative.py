@@ -34,6 +34,7 @@ def speculative_search(
         (seen,) = alone.prompt.lists()
         row = Row(number, sources[prompt], seen)
         yield from speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)
+    decoding.accompany()
 
 
 def speculate(decoding: Decoding, drafter: Drafter, row: Row, choosing: Choosing) -> Iterator[Step]:

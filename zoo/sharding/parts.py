@@ -6,6 +6,7 @@ its `weight` knows the mesh of the processes that have the other parts.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -90,3 +91,10 @@ def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
     summands = DTensor.from_local(x, mesh, [Partial()], run_check=False)
     return summands.redistribute(placements=[Replicate()]).to_local()
+
+
+def is_fetched(model: nn.Module) -> bool:
+    """Whether some weights of the model are with other processes, and FSDP2 fetches them while it
+    computes."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # not imported without a mesh
+    return fsdp is not None and any(isinstance(one, fsdp.FSDPModule) for one in model.modules())
