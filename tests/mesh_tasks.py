@@ -102,6 +102,15 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
 
 
+def vectors(path: Path, shape: Shape | None) -> list[torch.Tensor]:
+    """Return the vectors of images and of texts, and their scores, by a method for each."""
+    model: Any = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
+    images, texts = inputs_of(model)
+    with torch.no_grad():
+        of_images, of_texts = model.encode_image(images), model.encode_text(texts)
+        return [of_images, of_texts, model.compare(of_images, of_texts)]
+
+
 def generated_for_own(
     path: Path, shape: Shape | None, requests: Sequence[Sequence[dict[str, Any]]]
 ) -> list[list[zoo.Generated]]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from published_models import entry, register, weights, write_files
 from ranks import Ranks, ranks
-from small_specs import EXAMPLES, TINY, small
+from small_specs import EXAMPLES, TINY, TINY_DUAL, small
 
 import zoo
 from zoo.weights.reader import open_weights
@@ -273,6 +273,15 @@ def test_keys_of_another_layer(two: Ranks, tmp_path: Path, case: str, mesh: dict
     if mesh == TP:
         names = [f"decoder.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1)]
         assert [name in cut for name in names] == expected
+
+
+@MESHES
+def test_the_same_vectors(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
+    """By methods of their own, each of which may be the first to need the weights."""
+    path = saved(tmp_path, TINY_DUAL | {"text_vocab": 23})
+    expected = tasks.vectors(path, None)
+    for found in two(tasks.vectors, path, mesh):
+        torch.testing.assert_close(found, expected)
 
 
 @MESHES

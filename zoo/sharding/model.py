@@ -78,14 +78,15 @@ def check_dtypes(
 
 
 def reach_methods(model: Transformer) -> None:
-    """Let FSDP2 fetch weights at `encode` and `decode`, and outside of inference mode, in place.
+    """Let FSDP2 fetch weights at every method that computes, and outside of inference mode, in
+    place.
 
     By itself `fully_shard` does so at `forward` alone. Methods that are registered already, and
     models that are not sharded by FSDP2, are left as they are.
     """
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         return
-    for method in ("encode", "decode"):
+    for method in ("encode", "decode", "encode_image", "encode_text", "compare"):
         if hasattr(model, method) and method not in vars(model):  # where FSDP2 registers them
             register_fsdp_forward_method(model, method)  # nothing, if only layers are sharded
             setattr(model, method, _outside_inference_mode(getattr(model, method)))
