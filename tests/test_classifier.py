@@ -17,6 +17,7 @@ from zoo_components.classifier import (
     Classifier,
     Pooler,
     Pooling,
+    ProjectedClassifier,
     Span,
     TokenClassifier,
 )
@@ -56,7 +57,7 @@ def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
 
 def of_all(tokens: list[Tensor], pooling: str, there: list[bool], x: Tensor) -> Tensor:
     """Pool over all tokens except padding."""
-    zero = torch.zeros(D_MODEL, dtype=x.dtype)
+    zero = torch.zeros(x.shape[-1], dtype=x.dtype)
     if pooling == "max":
         return torch.stack(tokens).max(0).values if tokens else zero
     places = [place for place, is_there in enumerate(there, start=1) if is_there]
@@ -75,6 +76,17 @@ def test_classifier(pooling: str, mask: str) -> None:
     module, x = built(description), states(3, 5)
     w = module.state_dict(keep_vars=True)
     hidden = torch.tanh(linear(w, "dense", pooled(x, pooling, MASKS[mask])))
+    same(module(x, mask=MASKS[mask]), linear(w, "out", hidden), module, x)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_projected_classifier(mask: str) -> None:
+    description = ProjectedClassifier(
+        kind="projected_classifier", d_model=D_MODEL, n_classes=N_CLASSES, d_hidden=3
+    )
+    module, x = built(description), states(3, 5)
+    w = module.state_dict(keep_vars=True)
+    hidden = pooled(linear(w, "dense", x), "mean", MASKS[mask])
     same(module(x, mask=MASKS[mask]), linear(w, "out", hidden), module, x)
 
 

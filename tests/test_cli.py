@@ -536,7 +536,11 @@ def test_files_of_models_are_below_the_registry_that_names_them(
         (["mlp"], {"ffn": ["mlp"]}),
         (
             ["components", "emb*"],
-            {"embedding": ["tokens", "vectors", "conv_frontend", "patches", "normed_patches"]},
+            {
+                "embedding": [
+                    *("tokens", "vectors", "conv_frontend", "waveform", "patches", "normed_patches")
+                ]
+            },
         ),
     ],
 )

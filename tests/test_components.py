@@ -49,6 +49,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
     "head.patch_classifier": {"n_classes": 3},
+    "head.projected_classifier": {"n_classes": 3},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
@@ -137,6 +138,8 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind == "conv_frontend":
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
+    if kind == "waveform":
+        return [torch.rand(2, 720, 1, dtype=torch.float64)]
     if kind in ("patches", "normed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":

@@ -255,6 +255,11 @@ FIELDS: Mapping[str, Case] = {
     "embedding.tokens.mask_id": Case({"token_dropout": 0.1, "mask_id": 3}),
     "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
+    "embedding.waveform.kernel_sizes": Case(instead=[[3, 3], [4, 2]]),
+    "embedding.waveform.strides": Case(instead=[[1, 2], [2, 1]]),
+    "head.ctc.blank": Case(
+        around={"builder": "encoder", "encoder": {"embedding": {"kind": "waveform"}}}
+    ),
     "head.classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
     "head.token_classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
@@ -377,7 +382,7 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     """Yield the observations of a model, one after the other: plain data, or tensors by name."""
     layout = spec.layout
     yield [*spec.tensors.items()], layout.cache_per_token, layout.cache_per_memory_token
-    yield spec.model.classes
+    yield spec.model.classes, spec.model.transcription
     model = zoo.build(spec, dtype=dtype)
     yield {name: t.clone() for name, t in model.state_dict().items()}
     random = torch.Generator().manual_seed(1)
@@ -425,7 +430,7 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         elif embedding.image_shape is not None:
             found[name] = torch.randn(2, *embedding.image_shape, generator=random).to(dtype)
         else:
-            width = getattr(embedding, "n_features", WIDTH)
+            width = embedding.input_width or WIDTH
             found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)
         if name == "source" and getattr(embedding, "n_types", 0):
             found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)

@@ -13,7 +13,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
 import zoo
-from zoo_components.head import LinearHead, MlmHead, NoHead
+from zoo_components.head import Ctc, LinearHead, MlmHead, NoHead
 from zoo_components.norm import LayerNorm, NoNorm
 
 LINEAR: dict[str, dict[str, Any]] = {
@@ -109,6 +109,13 @@ def test_mlm_of_bert() -> None:
     theirs.load_state_dict(renamed | {"bias": tensors["out.bias"]})
     x = states(2, 5)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_ctc(bias: bool) -> None:
+    description = Ctc(kind="ctc", d_model=D_MODEL, vocab=VOCAB, bias=bias)
+    module, x = built(description), states(2, 5)
+    same(module(x), linear(module.state_dict(keep_vars=True), "out", x), module, x)
 
 
 def test_none() -> None:
@@ -218,6 +225,7 @@ def test_tied_three_ways() -> None:
             {"share_embeddings": True, "encoder": {"d_model": 16}},
             r"cannot be one: they are \(11, 16\) and \(11, 8\)",
         ),
+        ("encoder", {"head": {"kind": "ctc", "blank": 11}}, "blank = 11 is beyond the vocabulary"),
         ("encoder", {"nsp": True}, 'state `pooler = "pooler"`'),
     ],
 )
@@ -235,7 +243,7 @@ def test_a_tied_head_of_a_factorised_table() -> None:
     assert model.head.out.weight is model.encoder.embed.tokens.weight
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlm"])
+@pytest.mark.parametrize("kind", ["linear", "mlm", "ctc"])
 def test_a_vocabulary_is_needed(kind: str) -> None:
     data = spec(head=kind, embedding="vectors")
     del data["vocab"]

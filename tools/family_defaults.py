@@ -2,11 +2,11 @@
 
 python tools/family_defaults.py
 
-For each model type that has a language model or a classifier of images in transformers, and some
-others, so that a new family needs no new file: the defaults of the fields of its config class,
-`attribute_map`, the fields that have a second name, `nullable`, the fields that may be null
-although their default is not, and `mixed`, those that may have values of other types than their
-default. Values that change nothing of what a model computes are left out.
+For each model type that has a language model, a classifier of images or a recognizer of speech in
+transformers, and some others, so that a new family needs no new file: the defaults of the fields of
+its config class, `attribute_map`, the fields that have a second name, `nullable`, the fields that
+may be null although their default is not, and `mixed`, those that may have values of other types
+than their default. Values that change nothing of what a model computes are left out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MODELS = (
     modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_CTC_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 )
 

@@ -84,4 +84,6 @@ def stated(value: T | None) -> T:
 def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"'
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return f'"{value}"'

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Task = Literal["translate", "generate", "caption", "embed", "fill_mask", "classify", "answer"]
+Task = Literal[
+    "translate", "generate", "caption", "embed", "fill_mask", "classify", "answer", "transcribe"
+]
 """The task that `zoo run` performs with a model."""
 
 
@@ -89,6 +91,19 @@ class Comparison(NamedTuple):
 
     probability: Literal["softmax", "sigmoid"] = "softmax"
     pads: bool = False
+
+
+class Transcription(NamedTuple):
+    """How a text is read off a model that scores the tokens for each position of a sound, (batch,
+    length, vocab).
+
+    Args:
+        vocab: ids are below this.
+        blank: the id that stands for no token, and separates two that are the same.
+    """
+
+    vocab: int
+    blank: int
 
 
 class Classes(NamedTuple):

@@ -13,7 +13,7 @@ from pydantic import Field
 from zoo.component import Component, Given, Shared, Slot
 from zoo.layout import Layout, Placed
 from zoo.only_with import NotWith
-from zoo.purpose import Classes, Comparison, Generation, Reading, Task
+from zoo.purpose import Classes, Comparison, Generation, Reading, Task, Transcription
 
 if TYPE_CHECKING:
     from torch import nn
@@ -282,6 +282,8 @@ class Embedding(Plugin):
     d_model: Given[int]
     takes_ids: ClassVar[bool] = True
     """Whether it is called with ids, and not with vectors or images."""
+    takes_sound: ClassVar[bool] = False
+    """Whether the vectors that it is called with are the samples of sounds, (batch, samples, 1)."""
     site: ClassVar[str] = "embed"
     """The name of the module in its stack."""
 
@@ -374,6 +376,11 @@ class Head(Plugin):
         """Whether its output are logits of the vocabulary, (..., vocab), or anything with the same
         softmax, so that a model with it can generate."""
         return False
+
+    @property
+    def transcription(self) -> Transcription | None:
+        """How a text is read off its output for a sound; None if none is."""
+        return None
 
     @property
     def classes(self) -> Classes | None:
@@ -539,6 +546,11 @@ class Builder(Plugin):
         return {}
 
     @property
+    def takes_sound(self) -> bool:
+        """Whether the first argument of the model's `forward` is sound, (batch, samples, 1)."""
+        return False
+
+    @property
     def task(self) -> Task | None:
         """The task of `zoo run` with the model; None if there is none. The module of a model that
         embeds images is a `zoo.transformer.EncodingImages`."""
@@ -548,6 +560,11 @@ class Builder(Plugin):
     def comparison(self) -> Comparison | None:
         """How the model compares images with texts, its `images` with the ids of `called_with`;
         None if it does not. Its module is a `zoo.transformer.Comparing`."""
+        return None
+
+    @property
+    def transcription(self) -> Transcription | None:
+        """How a text is read off the model's output for a sound, if its task is `transcribe`."""
         return None
 
     @property

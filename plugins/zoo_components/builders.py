@@ -8,7 +8,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Classes, Generation, Reading, Task
+from zoo.purpose import Classes, Generation, Reading, Task, Transcription
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TOKENS = "embed.tokens.weight"
 """The name of the token table in a stack, if its embedding has one."""
+OF_SOUND: tuple[Task, ...] = ("transcribe", "classify", "embed")
+"""The tasks that an encoder of sounds may have."""
 
 
 class OfStacks(Builder):
@@ -158,7 +160,7 @@ class OneStack(OfStacks):
 
     @property
     def classes(self) -> Classes | None:
-        return self.head.classes if self.reading or self.images else None
+        return self.head.classes if self.reading or self.images or self.takes_sound else None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
         return self.model_copy(update={"head": self.head.labelled(labels)})
@@ -217,8 +219,19 @@ class Encoder(OneStack):
         return images_of(source=self.encoder)
 
     @property
+    def takes_sound(self) -> bool:
+        return self.encoder.embedding.takes_sound
+
+    @property
     def task(self) -> Task | None:
-        return self.head.task if self.reading or self.images else None
+        task = self.head.task
+        if self.takes_sound:
+            return task if task in OF_SOUND else None
+        return task if (self.reading or self.images) and task != "transcribe" else None
+
+    @property
+    def transcription(self) -> Transcription | None:
+        return self.head.transcription if self.takes_sound else None
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()

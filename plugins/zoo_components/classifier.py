@@ -150,6 +150,35 @@ class Classifier(Labelling):
         return self._build(pooling=self.pooling)
 
 
+class ProjectedClassifier(Head):
+    """Scores of classes for each sequence, such as a sound, from the mean of narrow vectors:
+    out(mean(dense(x))), over all positions that are not padding (SUPERB: Yang et al. 2021,
+    arXiv:2105.01051)."""
+
+    reads_vocab: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+    n_classes: Size
+    """The number of classes."""
+    d_hidden: Size = 256
+    """The width of the vectors whose mean is classified."""
+
+    @property
+    def task(self) -> Task:
+        return "classify"
+
+    def layout(self) -> Layout:
+        parts = {
+            "dense": linear(self.d_model, self.d_hidden),
+            "out": linear(self.d_hidden, self.n_classes),
+        }
+        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.classifier import ProjectedClassifier as Module
+
+        return Module(d_model=self.d_model, d_hidden=self.d_hidden, n_classes=self.n_classes)
+
+
 class Pooler(Head):
     """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
 

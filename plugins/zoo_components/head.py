@@ -4,10 +4,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Size, Slot, missing_dimension
+from zoo.component import (
+    PositiveFloat,
+    Probability,
+    Shared,
+    Size,
+    Slot,
+    contradiction,
+    missing_dimension,
+)
 from zoo.layout import BY_VOCABULARY, Layout, Tensor, linear
 from zoo.only_with import stated
-from zoo.purpose import Task
+from zoo.purpose import Task, Transcription
 from zoo.slots import Head, Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
@@ -146,6 +154,52 @@ class MlmHead(Activated, LinearHead):
             logits_bias=self.logits_bias,
             logits=self.logits(),
         )
+
+
+class Ctc(Head):
+    """Scores of the tokens for each position of what is heard, out(dropout(x)), for connectionist
+    temporal classification (Graves et al. 2006): a text is read off by the likeliest token of each
+    position, without repetitions and without blanks."""
+
+    blank: int = Field(default=0, ge=0)
+    """The id that stands for no token, and separates two that are the same."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout before the map."""
+    bias: bool = True
+    """Whether the map to the vocabulary has a bias."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.vocab is None:
+            raise missing_dimension("vocab", 'choose `head = "none"`')
+        if self.blank >= self.vocab:
+            raise contradiction(
+                f"blank = {self.blank} is beyond the vocabulary of {self.vocab} tokens",
+                "blank",
+                "vocab",
+            )
+        return self
+
+    @property
+    def scores_tokens(self) -> bool:
+        return False  # of what is heard at a position, and not of the next token
+
+    @property
+    def task(self) -> Task:
+        return "transcribe"
+
+    @property
+    def transcription(self) -> Transcription:
+        return Transcription(stated(self.vocab), self.blank)
+
+    def layout(self) -> Layout:
+        out = linear(self.d_model, stated(self.vocab), bias=self.bias, cut=BY_VOCABULARY)
+        return Layout({"out": out}, self.kind)
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.head import Ctc as Module
+
+        return Module(self.d_model, stated(self.vocab), dropout=self.dropout, bias=self.bias)
 
 
 class NoHead(Head):

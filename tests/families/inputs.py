@@ -27,6 +27,7 @@ class Inputs:
         name: what is special about it.
         source: ids (batch, length), or features or images (batch, ...) as transformers takes them.
         mask: (batch, length).
+        states_mask: the mask of the states, (batch, number of states), where these are not as many.
         types: the type of each source token, (batch, length).
         global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
@@ -38,6 +39,7 @@ class Inputs:
     name: str
     source: Tensor
     mask: Tensor | None = None
+    states_mask: Tensor | None = None
     types: Tensor | None = None
     global_tokens: Tensor | None = None
     target: Tensor | None = None
@@ -70,6 +72,9 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) ->
 def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
     """Every input of a case, without global tokens. Arguments are those of `make_inputs`."""
     random = generator("inputs")
+    if case.sound is not None:
+        yield from sounds(random, case.sound, config)
+        return
     target = None
     if case.kind == "encoder_decoder":
         target = texts(random, TARGET_LENGTH)
@@ -96,6 +101,20 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     if "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1:
         types = torch.randint(config.type_vocab_size, plain.source.shape, generator=random)
         yield replace(right, name="types", types=types)
+
+
+def sounds(random: torch.Generator, n_samples: int, config: PreTrainedConfig) -> Iterator[Inputs]:
+    """Waveforms of this number of samples, without padding and with."""
+    plain = Inputs(name="plain", source=torch.randn(3, n_samples, generator=random))
+    yield plain
+    samples = torch.tensor([n_samples, n_samples * 2 // 3, n_samples // 2])
+    mask = torch.arange(n_samples) < samples[:, None]
+    lengths = samples
+    for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+        lengths = (lengths - kernel) // stride + 1  # of a convolution without padding
+    states_mask = torch.arange(int(lengths[0])) < lengths[:, None]
+    padded_source = plain.source.masked_fill(~mask, 0.0)
+    yield Inputs(name="right", source=padded_source, mask=mask, states_mask=states_mask)
 
 
 def texts(random: torch.Generator, length: int) -> Tensor:

@@ -44,6 +44,7 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     """What the model of transformers puts out."""
     seen = case.image and inputs.images is None
     source = "input_features" if case.features else "pixel_values" if seen else "input_ids"
+    source = "input_values" if case.sound else source
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
@@ -59,6 +60,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     output = model(**{source: inputs.source}, **given)
     if "start_logits" in output:
         output["logits"] = torch.stack([output["start_logits"], output["end_logits"]], -1)
+    if not output.keys() & THEIR_NAMES.keys():  # of the pretraining, whose heads no family reads
+        output = model.base_model(**{source: inputs.source}, **given)
     embeds = "text_embeds" in output or "image_embeds" in output
     names = THEIR_NAMES | ({"last_hidden_state": "encoder"} if embeds else {})
     if case.kind == "dual_encoder":
@@ -78,6 +81,9 @@ def as_numbers(mask: Tensor | None) -> Tensor | None:
 def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[str]) -> Outputs:
     """Those of these names that the model of the zoo puts out."""
     source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source
+    mask = inputs.mask if inputs.states_mask is None else inputs.states_mask
+    if case.sound:
+        source = source[..., None]
     found: Outputs = {}
     more = {} if inputs.global_tokens is None else {"global_tokens": inputs.global_tokens}
     if case.kind == "dual_encoder":
@@ -96,7 +102,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
             **more,
         )
     else:
-        found["output"] = model(source, source_mask=inputs.mask, token_types=inputs.types, **more)
+        found["output"] = model(source, source_mask=mask, token_types=inputs.types, **more)
     wanted = set(names) - {"output"}
     if wanted:
         states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types, **more)
@@ -115,6 +121,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
 def without_padding(values: Tensor, name: str, inputs: Inputs) -> Tensor:
     """The values of the tokens that are not padding, if there is one for each token."""
     of_target = inputs.target is not None and name == "output"
-    mask = inputs.target_mask if of_target else inputs.mask
+    of_source = inputs.mask if inputs.states_mask is None else inputs.states_mask
+    mask = inputs.target_mask if of_target else of_source
     by_token = mask is not None and values.shape[:2] == mask.shape
     return values[mask] if by_token else values

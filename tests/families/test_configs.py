@@ -249,6 +249,22 @@ REFUSED = {
         inside("dbrx", "ffn_config", moe_normalize_expert_weights=0.0),
         "`normalize_order` .*must be greater than 0",
     ),
+    "convolutions that differ in width": (
+        tiny("wav2vec2", conv_dim=[24, 24, 20]),
+        "its convolutions differ in width: `conv_dim`",
+    ),
+    "a sum of the states of all layers": (
+        tiny("wav2vec2.sequence", use_weighted_layer_sum=True),
+        "`use_weighted_layer_sum` is true, and nothing reads it",
+    ),
+    "states that an adapter shortens": (
+        tiny("wav2vec2.base", add_adapter=True),
+        "`add_adapter` is true, and nothing reads it",
+    ),
+    "a norm of batches before convolutions for positions": (
+        tiny("hubert", conv_pos_batch_norm=True),
+        "`conv_pos_batch_norm` is true, and nothing reads it",
+    ),
     "an encoder of images that has no head": (
         inside("siglip", "vision_config", vision_use_head=False),
         "without its head, the encoder of images has no vectors to compare",

@@ -80,6 +80,19 @@ class Classifier(nn.Module):
         return self.out(self.dropout(self.norm(x)))
 
 
+class ProjectedClassifier(nn.Module):
+    """out(mean(dense(x)))."""
+
+    def __init__(self, *, d_model: int, d_hidden: int, n_classes: int) -> None:
+        super().__init__()
+        self.dense = Linear(d_model, d_hidden)
+        self.out = Linear(d_hidden, n_classes)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., length, d_model) to (..., n_classes); `mask` as in `pool`."""
+        return self.out(pool(self.dense(x), "mean", mask))
+
+
 class Pooler(Linear):
     """activation(weight pool(x) + bias), one vector for each sequence."""
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
+from zoo_components.modules.dropout import Dropout
 
 
 class Logits(NamedTuple):
@@ -106,3 +107,16 @@ class MlmHead(LinearHead):
         if self.dense2 is not None:
             x = self.activation(self.dense2(x))
         return super().forward(self.norm(x))
+
+
+class Ctc(nn.Module):
+    """out(dropout(x))."""
+
+    def __init__(self, d_model: int, vocab: int, *, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.out = Linear(d_model, vocab, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to (..., vocab)."""
+        return self.out(self.dropout(x))

@@ -1,0 +1,193 @@
+"""An embedding of sound: the `embedding` slot."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from zoo.component import Probability, Shared, Size, Slot, contradiction
+from zoo.layout import Layout, Tensor, linear, vector
+from zoo.only_with import UNSTATED, NotWith, stated
+from zoo.slots import Embedding, Norm
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo.position import PositionScheme
+
+Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
+
+
+class Waveform(Embedding):
+    """Convolutions over the samples of a sound, which shorten it, and over the vectors that they
+    make, for positions: the model is called with waveforms (batch, samples, 1). With
+    y = projection(feature_norm(convolutions(x))), in which the vectors of padding become 0, it is
+    dropout(norm(y + position_convolutions(y))); each convolution is followed by GELU (wav2vec 2.0:
+    Baevski et al. 2020, arXiv:2006.11477, section 2)."""
+
+    takes_ids: ClassVar[bool] = False
+    takes_sound: ClassVar[bool] = True
+    site: ClassVar[str] = "frontend"
+    example: ClassVar[Mapping[str, Any]] = {
+        "d_conv": 6,
+        "kernel_sizes": [3, 2],
+        "strides": [1, 1],
+        "position_kernel_size": 4,
+        "position_groups": 1,
+    }
+    d_conv: Size = 512
+    """The output channels of each convolution."""
+    kernel_sizes: Sizes = (10, 3, 3, 3, 3, 2, 2)
+    """The kernel size of each convolution, the first in samples. Nothing is padded."""
+    strides: Sizes = (5, 2, 2, 2, 2, 2, 2)
+    """The stride of each convolution."""
+    bias: bool = False
+    """Whether the convolutions have a bias."""
+    conv_norm: Literal["group", "layer"] = "group"
+    """The norm of what convolutions make, before GELU: of the first one alone, each channel over
+    all time (`group`), or of each convolution, the channels of each vector (`layer`)."""
+    feature_norm: Annotated[Norm, Slot("norm", width="d_conv")]
+    """The norm before the projection to d_model."""
+    position_layers: int = Field(default=1, ge=0)
+    """The number of convolutions for positions, one after the other; 0 for none."""
+    position_kernel_size: Annotated[Size | None, NotWith("position_layers", 0, default=128)] = (
+        UNSTATED
+    )
+    """The kernel size of each of these, which are padded with zeros to keep the length."""
+    position_groups: Annotated[Size | None, NotWith("position_layers", 0, default=16)] = UNSTATED
+    """The number of groups of channels that each of these convolves by themselves."""
+    position_norm: Annotated[
+        Literal["weight", "layer"] | None, NotWith("position_layers", 0, default="weight")
+    ] = UNSTATED
+    """What these are normalised by: the weights of each place in the kernel are scaled to a learned
+    length (`weight`: Salimans and Kingma 2016, arXiv:1602.07868), or a layer norm without weights
+    comes before GELU (`layer`: data2vec, arXiv:2202.03555)."""
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
+    """The norm after the sum, as in models whose layers are post-norm."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.kernel_sizes) != len(self.strides):
+            raise contradiction(
+                f"there are {len(self.kernel_sizes)} kernel sizes and {len(self.strides)} strides",
+                "kernel_sizes",
+                "strides",
+            )
+        if self.position_groups and self.d_model % self.position_groups:
+            raise contradiction(
+                f"d_model = {self.d_model} cannot be divided into {self.position_groups} groups",
+                "position_groups",
+                "d_model",
+            )
+        return self
+
+    @property
+    def input_width(self) -> int:
+        return 1
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        convolutions = {
+            str(number): self._convolution(number, kernel)
+            for number, kernel in enumerate(self.kernel_sizes)
+        }
+        parts = {
+            "convolutions": Layout(convolutions),
+            "feature_norm": self.feature_norm.layout(),
+            "projection": linear(self.d_conv, self.d_model),
+            "position_convolutions": Layout(
+                {str(number): self._position_layer() for number in range(self.position_layers)}
+            ),
+            "norm": self.norm.layout(),
+        }
+        return Layout({name: part for name, part in parts.items() if part.parts}, self.kind)
+
+    def _convolution(self, number: int, kernel: int) -> Layout:
+        n_in, n_out = self.n_inputs(number), self.d_conv
+        parts: dict[str, Tensor | Layout] = {**_convolution(n_in, n_out, kernel, bias=self.bias)}
+        if self.normed(number):
+            norm = {"weight": vector(n_out, value=1.0), "bias": vector(n_out, "bias")}
+            parts["norm"] = Layout(norm)
+        return Layout(parts)
+
+    def _position_layer(self) -> Layout:
+        width, groups, kernel = self.d_model, self.groups, self.kernel
+        parts = _convolution(width, width, kernel, bias=True, groups=groups)
+        if self.position_norm == "weight":
+            # The lengths of normal weights with the variance 4 / (kernel * d_model), as in fairseq.
+            length = 2 * (width / (groups * kernel)) ** 0.5
+            parts["gain"] = Tensor((1, 1, kernel), "constant", length)
+        return Layout(parts)
+
+    def n_inputs(self, number: int) -> int:
+        """The input channels of the convolution of this number."""
+        return self.d_conv if number else 1
+
+    def normed(self, number: int) -> bool:
+        """Whether a norm follows the convolution of this number."""
+        return self.conv_norm == "layer" or number == 0
+
+    @property
+    def groups(self) -> int:
+        """`position_groups`, of an embedding that has these convolutions."""
+        return stated(self.position_groups)
+
+    @property
+    def kernel(self) -> int:
+        """`position_kernel_size`, likewise."""
+        return stated(self.position_kernel_size)
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.waveform import Convolution, PositionConvolution
+        from zoo_components.modules.waveform import Waveform as Module
+
+        return Module(
+            convolutions=[
+                Convolution(
+                    self.n_inputs(number),
+                    self.d_conv,
+                    kernel,
+                    stride=stride,
+                    bias=self.bias,
+                    norm=self.conv_norm if self.normed(number) else None,
+                )
+                for number, (kernel, stride) in enumerate(
+                    zip(self.kernel_sizes, self.strides, strict=True)
+                )
+            ],
+            feature_norm=self.feature_norm.build(),
+            d_conv=self.d_conv,
+            d_model=self.d_model,
+            position_convolutions=[
+                PositionConvolution(
+                    self.d_model,
+                    self.kernel,
+                    groups=self.groups,
+                    weight_norm=self.position_norm == "weight",
+                )
+                for _ in range(self.position_layers)
+            ],
+            positions=scheme,
+            norm=self.norm.build(),
+            dropout=self.dropout,
+        )
+
+
+def _convolution(
+    n_in: int, n_out: int, kernel: int, *, bias: bool, groups: int = 1
+) -> dict[str, Tensor]:
+    """The tensors of an `nn.Conv1d`."""
+    n_in, fan_out = n_in // groups, n_out // groups * kernel
+    parts = {"weight": Tensor((n_out, n_in, kernel), fan_in=n_in * kernel, fan_out=fan_out)}
+    if bias:
+        parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * kernel, fan_out=fan_out)
+    return parts
