@@ -36,6 +36,7 @@ PAGES = [
     "docs/load.md",
     "docs/own-init.md",
     "docs/run-images.md",
+    "docs/run-sounds.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
@@ -105,6 +106,8 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
         make_image_checkpoints(tmp_path)
+    if page == "docs/run-sounds.md":
+        make_sound_checkpoints(tmp_path)
     assert run_page(page, tmp_path) > 0
 
 
@@ -160,6 +163,36 @@ def make_image_checkpoints(folder: Path) -> None:
     tokenizer.save(str(folder / "clip-checkpoint/tokenizer.json"))
     Image.radial_gradient("L").resize((320, 240)).save(folder / "photo.jpg")
     Image.linear_gradient("L").convert("RGBA").save(folder / "cat.png")
+
+
+def make_sound_checkpoints(folder: Path) -> None:
+    """Write checkpoints of wav2vec 2.0 and HuBERT that a user has downloaded, and two sounds."""
+    import json
+    import wave
+
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 1, "conv_dim": [8] * 7, "num_conv_pos_embedding_groups": 2}
+    letters = {token: n for n, token in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", "E", "T"])}
+    (folder / "letters.json").write_text(json.dumps(letters))
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(folder / "letters.json")
+    speech = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**sizes, vocab_size=7))
+    names = {0: "yes", 1: "no", 2: "up"}
+    commands = transformers.HubertForSequenceClassification(
+        transformers.HubertConfig(**sizes, id2label=names)
+    )
+    for name, model in (("speech", speech), ("commands", commands)):
+        model.save_pretrained(folder / f"{name}-checkpoint")
+        extractor = transformers.Wav2Vec2FeatureExtractor()
+        extractor.save_pretrained(folder / f"{name}-checkpoint")
+    tokenizer.save_pretrained(folder / "speech-checkpoint")
+    for name in ("speech", "yes"):
+        with wave.open(str(folder / f"{name}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(16000)
+            file.writeframes(bytes(range(256)) * 40)
 
 
 def make_assistant(folder: Path) -> None:

@@ -138,10 +138,13 @@ def spec(**changes: Any) -> dict[str, Any]:
 def test_a_model_of_sounds() -> None:
     """As wav2vec 2.0 has it: 400 samples are needed, and each 320 more make one more state."""
     model = zoo.build(spec()).eval()
+    assert model.spec.model.shortest_sound == 400
     sound = torch.randn(2, 1040, 1)
     assert model(sound).shape == (2, 3, 8)
     assert model(sound[:, :400]).shape == (2, 1, 8)
-    with pytest.raises(ValueError, match="a sound of 399 samples is too short: the conv"):
+    with pytest.raises(
+        ValueError, match="a sound of 399 samples is too short: the model takes 400"
+    ):
         model(sound[:, :399])
     torch.testing.assert_close(model(sound[0]), model(sound[:1])[0])
     mask = torch.tensor([[True, True, False]]).expand(2, -1)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from zoo.reports.listing import list_components, list_models
     from zoo.reports.table import table
     from zoo.running.image_model import ImageModel
+    from zoo.running.sound_model import SoundModel
     from zoo.running.text_model import TextModel
     from zoo.saving import save
     from zoo.spec import ModelSpec
@@ -70,6 +71,7 @@ __all__ = [
     "Registry",
     "RegistryError",
     "Sampling",
+    "SoundModel",
     "SpecError",
     "TextModel",
     "TrainingError",
@@ -129,6 +131,7 @@ _HOMES = {
     "Lookup": "generation",
     "Generated": "generation",
     "ImageModel": "running.image_model",
+    "SoundModel": "running.sound_model",
     "TextModel": "running.text_model",
     "ModelSpec": "spec",
     "Transformer": "transformer",

@@ -30,14 +30,18 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 """The texts of the special tokens, in older checkpoints."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """How the messages of a chat are written as a prompt."""
-IMAGE_SETTINGS = "preprocessor_config.json"
-"""How images become pixels, as the image processors of `transformers` save it."""
+PREPROCESSOR_SETTINGS = "preprocessor_config.json"
+"""How images become pixels, or sounds waveforms, as the processors of `transformers` save it."""
 PROCESSOR_SETTINGS = "processor_config.json"
-"""How all inputs are prepared; newer checkpoints state how images are here."""
+"""How all inputs are prepared; newer checkpoints state how images and sounds are here."""
 SENTENCE_CONFIG = "sentence_bert_config.json"
 """How the Transformer of sentence-transformers reads texts."""
 SENTENCE_PROMPTS = "config_sentence_transformers.json"
 """The prompts of a model of sentence-transformers."""
+VOCABULARY = "vocab.json"
+"""The tokens of some tokenizers with their ids, such as letters."""
+ADDED_TOKENS = "added_tokens.json"
+"""The tokens that were added to these."""
 RECIPE = "recipe.toml"
 """How the model was trained."""
 
@@ -46,9 +50,9 @@ COMPANIONS = (
     TARGET_TOKENIZER,
     TOKENIZER_CONFIG,
     SPECIAL_TOKENS,
-    "added_tokens.json",
+    ADDED_TOKENS,
     "vocab.txt",
-    "vocab.json",
+    VOCABULARY,
     "target_vocab.json",
     "merges.txt",
     "bpe.codes",
@@ -61,7 +65,7 @@ COMPANIONS = (
     "target.spm",
     CHAT_TEMPLATE,
     SETTINGS,
-    IMAGE_SETTINGS,
+    PREPROCESSOR_SETTINGS,
     PROCESSOR_SETTINGS,
     SENTENCE_CONFIG,
     SENTENCE_PROMPTS,

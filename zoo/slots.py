@@ -274,16 +274,15 @@ class Embedding(Plugin):
     channels, height, width) of one shape, the `image_shape`; `positions` are (length,) or (batch,
     length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
     embedding of vectors states their `input_width`, and if it changes the length, its module has a
-    method `embedded_length(length)`; one of images states its `n_vectors`. `build` receives the
-    module of the position scheme to add, or None.
+    method `embedded_length(length)`; one of sounds, vectors of width 1, states its
+    `shortest_sound`, and one of images its `n_vectors`. `build` receives the module of the position
+    scheme to add, or None.
     """
 
     vocab: Given[int | None] = None
     d_model: Given[int]
     takes_ids: ClassVar[bool] = True
     """Whether it is called with ids, and not with vectors or images."""
-    takes_sound: ClassVar[bool] = False
-    """Whether the vectors that it is called with are the samples of sounds, (batch, samples, 1)."""
     site: ClassVar[str] = "embed"
     """The name of the module in its stack."""
 
@@ -300,6 +299,12 @@ class Embedding(Plugin):
     @property
     def input_width(self) -> int | None:
         """The width of the vectors that it is called with; None for ids, images or any width."""
+        return None
+
+    @property
+    def shortest_sound(self) -> int | None:
+        """The fewest samples of the sounds that it is called with, (batch, samples, 1), if it
+        is."""
         return None
 
     @property
@@ -546,9 +551,10 @@ class Builder(Plugin):
         return {}
 
     @property
-    def takes_sound(self) -> bool:
-        """Whether the first argument of the model's `forward` is sound, (batch, samples, 1)."""
-        return False
+    def shortest_sound(self) -> int | None:
+        """The fewest samples of the sounds that the model is called with, (batch, samples, 1); None
+        if it is called with anything else."""
+        return None
 
     @property
     def task(self) -> Task | None:

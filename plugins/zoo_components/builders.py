@@ -160,7 +160,8 @@ class OneStack(OfStacks):
 
     @property
     def classes(self) -> Classes | None:
-        return self.head.classes if self.reading or self.images or self.takes_sound else None
+        reads = self.reading or self.images or self.shortest_sound
+        return self.head.classes if reads else None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
         return self.model_copy(update={"head": self.head.labelled(labels)})
@@ -219,19 +220,19 @@ class Encoder(OneStack):
         return images_of(source=self.encoder)
 
     @property
-    def takes_sound(self) -> bool:
-        return self.encoder.embedding.takes_sound
+    def shortest_sound(self) -> int | None:
+        return self.encoder.embedding.shortest_sound
 
     @property
     def task(self) -> Task | None:
         task = self.head.task
-        if self.takes_sound:
+        if self.shortest_sound:
             return task if task in OF_SOUND else None
         return task if (self.reading or self.images) and task != "transcribe" else None
 
     @property
     def transcription(self) -> Transcription | None:
-        return self.head.transcription if self.takes_sound else None
+        return self.head.transcription if self.shortest_sound else None
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()

@@ -26,7 +26,6 @@ class Waveform(Embedding):
     Baevski et al. 2020, arXiv:2006.11477, section 2)."""
 
     takes_ids: ClassVar[bool] = False
-    takes_sound: ClassVar[bool] = True
     site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {
         "d_conv": 6,
@@ -86,6 +85,13 @@ class Waveform(Embedding):
     @property
     def input_width(self) -> int:
         return 1
+
+    @property
+    def shortest_sound(self) -> int:
+        n_samples = 1  # those of a single vector
+        for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
+            n_samples = (n_samples - 1) * stride + kernel
+        return n_samples
 
     @property
     def incremental(self) -> bool:
@@ -166,6 +172,7 @@ class Waveform(Embedding):
             ],
             feature_norm=self.feature_norm.build(),
             d_conv=self.d_conv,
+            shortest=self.shortest_sound,
             d_model=self.d_model,
             position_convolutions=[
                 PositionConvolution(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zoo.running.chat import Chat
     from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
+    from zoo.running.sound_model import SoundModel
     from zoo.running.text_model import TextModel
 
 _DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -61,7 +62,7 @@ translating."""
 
 @click.command()
 @click.argument("model", type=model_type)
-@click.argument("inputs", nargs=-1, metavar="[TEXT|IMAGE]...")
+@click.argument("inputs", nargs=-1, metavar="[TEXT|IMAGE|SOUND]...")
 @click.option(
     "--label",
     "labels",
@@ -183,18 +184,18 @@ translating."""
 @json_option
 @click.pass_context
 def run(context: click.Context, /, **given: Any) -> None:
-    """Translate, continue, embed or classify texts, or images.
+    """Translate, continue, embed or classify texts, images or sounds.
 
-    MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
-    for: it may also fill in masked tokens, write captions, or with --pairs answer questions by
-    texts. Without one, each line of the standard input is a text, or the path of an image; if it is
-    `-`, the whole standard input is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
-    With --chat, the lines that you type on a terminal are the messages of one chat. With --label, a
-    model that compares images with texts says how likely each describes the image; with --texts, it
-    reads texts.
+    MODEL, a folder or a model's name, does with each TEXT, or each IMAGE or SOUND, a file, what it
+    was made for: it may also fill in masked tokens, write captions, write down what is said, or
+    with --pairs answer questions by texts. Without one, each line of the standard input is a text,
+    or the path of a file; if it is `-`, the whole standard input is one. If the folder has no
+    tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you type on a terminal are the
+    messages of one chat. With --label, a model that compares images with texts says how likely each
+    describes the image; with --texts, it reads texts.
 
-    With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
-    each.
+    With --json, a single TEXT, IMAGE or SOUND gives one indented document, and several give a line
+    of JSON each.
     """
     options = _Options(**given)
     options.check()
@@ -325,13 +326,15 @@ class _Options(NamedTuple):
             quantize_weights(smaller.transformer)
         return found
 
-    def asked(self, model: TextModel | ImageModel, registry: Registry) -> Asked:
+    def asked(self, model: TextModel | ImageModel | SoundModel, registry: Registry) -> Asked:
         """What is asked of the model. Raises ZooError if it does not fit it."""
         from zoo.running.asked import Asked
+        from zoo.running.sound_model import SoundModel
         from zoo.running.tasks import GENERATING
         from zoo.running.text_model import TextModel
 
-        method = self.method(model.settings) if model.task in GENERATING else None
+        generates = not isinstance(model, SoundModel) and model.task in GENERATING
+        method = self.method(model.settings) if generates else None
         draft = self.draft_for(model, registry) if isinstance(model, TextModel) else None
         return Asked(
             max_new_tokens=self.max_new_tokens,
@@ -369,18 +372,19 @@ _EXCLUSIVE = (
 """Options of which only one can be given, and what is said of both."""
 
 
-def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel) -> None:
+def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel | SoundModel) -> None:
     """Raise UsageError if an option is given that does not apply to the model."""
-    from zoo.running.image_model import ImageModel
+    from zoo.running.sound_model import SoundModel
     from zoo.running.tasks import GENERATING
+    from zoo.running.text_model import TextModel
 
     name = model.transformer.spec.name
-    if isinstance(model, ImageModel):
+    if not isinstance(model, TextModel):
         no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *_LANGUAGES)
         _refuse(context, no_texts, f"{name} takes no texts")
-    elif not model.transformer.spec.model.images:
+    if not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
-    if model.task not in GENERATING:
+    if isinstance(model, SoundModel) or model.task not in GENERATING:
         _refuse(context, _GENERATING, f"{name} generates no text")
 
 
@@ -408,15 +412,17 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _answer_inputs(model: TextModel | ImageModel, asked: Asked, options: _Options) -> None:
+def _answer_inputs(
+    model: TextModel | ImageModel | SoundModel, asked: Asked, options: _Options
+) -> None:
     """Print the results for the inputs of the command: its arguments, or the standard input as a
     whole, as typed messages, or line by line."""
-    from zoo.running.image_model import ImageModel
+    from zoo.running.text_model import TextModel
 
-    sees, as_json = isinstance(model, ImageModel), options.as_json
+    reads_files, as_json = not isinstance(model, TextModel), options.as_json
     answer = partial(_answer, model, asked, as_json=as_json)
     if options.inputs == ("-",):
-        if sees:
+        if reads_files:
             answer(standard_input.content(), places=[Place("standard input")])
         else:
             answer(*options.prompts([standard_input.text()]))
@@ -431,21 +437,21 @@ def _answer_inputs(model: TextModel | ImageModel, asked: Asked, options: _Option
     else:
         for number, (places, lines) in enumerate(standard_input.lines()):
             prompts = options.prompts_of_lines(lines, places)
-            # Messages about an image name its own path.
-            where = list(map(_image_place, lines, places)) if sees else places
+            # Messages about a file name its own path.
+            where = list(map(_file_place, lines, places)) if reads_files else places
             _answer_each(model, _for_lines(asked, number), prompts, as_json=as_json, places=where)
 
 
 def _answer(
-    model: TextModel | ImageModel,
+    model: TextModel | ImageModel | SoundModel,
     asked: Asked,
     prompt: Any,
     *,
     as_json: bool,
     places: Sequence[Place] | None = None,
 ) -> str:
-    """Print the result for one text or image, of a text on a terminal piece by piece; return the
-    generated text."""
+    """Print the result for one text, image or sound, of a text on a terminal piece by piece; return
+    the generated text."""
     from zoo.generation.methods import Beam
     from zoo.running.text_model import TextModel
 
@@ -467,14 +473,14 @@ def _answer(
 
 
 def _answer_each(
-    model: TextModel | ImageModel,
+    model: TextModel | ImageModel | SoundModel,
     asked: Asked,
     prompts: Iterable[Any],
     *,
     as_json: bool,
     places: Sequence[Place] | None = None,
 ) -> None:
-    """Print the result for each of several texts or images."""
+    """Print the result for each of several texts, images or sounds."""
     for report in model.answers(prompts, asked, places):
         print_report(as_json, report, _as_shown, one_of_several=True)
 
@@ -507,8 +513,8 @@ def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None
     click.echo(err=True)
 
 
-def _image_place(path: str, line: Place) -> Place:
-    """The place of an image for messages: its path, or the line if that is empty."""
+def _file_place(path: str, line: Place) -> Place:
+    """The place of a file for messages: its path, or the line if that is empty."""
     return Place(path) if path else line
 
 

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from zoo.errors import Place, Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.json_files import JsonFile, read_json
-from zoo.model_files import IMAGE_SETTINGS, PROCESSOR_SETTINGS
+from zoo.model_files import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
 from zoo.value_errors import value_message
 from zoo.wording import allowed, did_you_mean, dotted, quoted
 
@@ -236,9 +236,9 @@ def _find(folder: Path) -> tuple[JsonFile, tuple[str, ...]]:
         file = read_json(folder / PROCESSOR_SETTINGS)
         if isinstance(file.data.get(NESTED), dict):
             return file, (NESTED,)
-    if os.path.lexists(folder / IMAGE_SETTINGS):
-        return read_json(folder / IMAGE_SETTINGS), ()
-    message = f"there is no {IMAGE_SETTINGS}, which says how images become pixels"
+    if os.path.lexists(folder / PREPROCESSOR_SETTINGS):
+        return read_json(folder / PREPROCESSOR_SETTINGS), ()
+    message = f"there is no {PREPROCESSOR_SETTINGS}, which says how images become pixels"
     hint = "put the one there that the model was published with, or write it: "
     hint += '`{"image_processor_type": "ViTImageProcessor", "size": 224}`'
     raise WeightsError(Problem(message, Place(str(folder)), hint))

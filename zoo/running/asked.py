@@ -1,4 +1,4 @@
-"""What is asked of a model, beside the texts or images that it is given."""
+"""What is asked of a model, beside the texts, images or sounds that it is given."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
-    """The arguments of `TextModel.run` and `ImageModel.run` of these names; each is for some tasks.
-    Of generating, what is left out is as the model's folder says."""
+    """The arguments of `TextModel.run`, `ImageModel.run` and `SoundModel.run` of these names; each
+    is for some tasks. Of generating, what is left out is as the model's folder says."""
 
-    max_new_tokens: int
+    max_new_tokens: int = 64
     method: Greedy | Sampling | Beam | None = None
     eos: int | None = None
     start: int | Sequence[int] | None = None

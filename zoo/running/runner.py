@@ -1,10 +1,11 @@
-"""Loading a model for `zoo run`, whether it takes texts or images."""
+"""Loading a model for `zoo run`, whether it takes texts, images or sounds."""
 
 from __future__ import annotations
 
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry
 from zoo.running.image_model import ImageModel
+from zoo.running.sound_model import SoundModel
 from zoo.running.text_model import TextModel
 from zoo.store.found_weights import find_weights
 from zoo.weights.reader import read_header
@@ -12,10 +13,15 @@ from zoo.weights.reader import read_header
 
 def load_runner(
     path_or_name: str, *, of_texts: bool, device: str, dtype: str | None, registry: Registry
-) -> TextModel | ImageModel:
-    """Load a model with what its folder holds for its inputs: images if it takes any, unless it is
-    to be `of_texts`. Raises ZooError as `TextModel.load` and `ImageModel.load`."""
+) -> TextModel | ImageModel | SoundModel:
+    """Load a model with what its folder holds for its inputs: sounds or images if it takes any,
+    unless it is to be `of_texts`. Raises ZooError as `TextModel.load`, `ImageModel.load` and
+    `SoundModel.load`."""
     path = find_weights(path_or_name, registry).path
     spec = spec_of_weights(read_header(path), str(path), registry)
-    kind = ImageModel if spec.model.images and not of_texts else TextModel
+    kind: type[TextModel | ImageModel | SoundModel] = TextModel
+    if not of_texts:
+        kind = (
+            ImageModel if spec.model.images else SoundModel if spec.model.shortest_sound else kind
+        )
     return kind.load(path_or_name, device=device, dtype=dtype, registry=registry)

@@ -40,7 +40,7 @@ class Convolution(nn.Conv1d):
         return F.gelu(x)
 
     def shortened(self, length: int) -> int:
-        """The length of what it makes of this length; 0 or less if that is too short."""
+        """The length of what it makes of this length, which is that of the kernel at least."""
         return (length - self.kernel_size[0]) // self.stride[0] + 1
 
 
@@ -98,6 +98,7 @@ class Waveform(nn.Module):
         convolutions: Sequence[Convolution],
         feature_norm: nn.Module,
         d_conv: int,
+        shortest: int,
         d_model: int,
         position_convolutions: Sequence[PositionConvolution],
         positions: PositionScheme | None,
@@ -106,6 +107,7 @@ class Waveform(nn.Module):
     ) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(convolutions)
+        self.shortest = shortest
         put_norm(self, "feature_norm", feature_norm)
         self.projection = Linear(d_conv, d_model)
         self.position_convolutions = nn.ModuleList(position_convolutions)
@@ -119,17 +121,14 @@ class Waveform(nn.Module):
         Raises:
             ValueError: it becomes none.
         """
-        vectors, least = length, 1
-        convolutions = cast("list[Convolution]", list(self.convolutions))
-        for convolution in convolutions:
-            vectors = convolution.shortened(vectors)
-        for convolution in reversed(convolutions):
-            least = (least - 1) * convolution.stride[0] + convolution.kernel_size[0]
-        if length < least:
+        if length < self.shortest:
             raise ValueError(
-                f"a sound of {length} samples is too short: the convolutions need {least} at least"
+                f"a sound of {length} samples is too short: the model takes {self.shortest} at "
+                "least"
             )
-        return vectors
+        for convolution in cast("list[Convolution]", list(self.convolutions)):
+            length = convolution.shortened(length)
+        return length
 
     def forward(
         self,

@@ -1,0 +1,358 @@
+"""Running models of sounds: files, waveforms and texts as `transformers` makes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    HubertConfig,
+    HubertForSequenceClassification,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    Wav2Vec2Model,
+    Wav2Vec2Processor,
+)
+
+import zoo
+from zoo.cli import run
+from zoo.purpose import Transcription
+from zoo.running.letters import read_letters, without_blanks
+from zoo.sounds.files import read_sound
+from zoo.sounds.settings import read_sound_settings
+
+Zoo = Callable[..., tuple[int, str, str]]
+
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 20,
+    "conv_dim": [8, 8],
+    "conv_kernel": [10, 4],
+    "conv_stride": [5, 3],
+    "num_conv_pos_embeddings": 6,
+    "num_conv_pos_embedding_groups": 2,
+    "classifier_proj_size": 6,
+}
+TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", "E", "T", "A", "O", "'"]
+RATE = 16000
+
+
+def signal(n_samples: int = 900, seed: int = 0) -> list[float]:
+    """Samples of noise that swells, between -1 and 1."""
+    noise = torch.rand(n_samples, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return (noise * torch.linspace(0.1, 0.9, n_samples)).tolist()
+
+
+def write_wav(
+    path: Path, channels: list[list[float]], *, width: int = 2, rate: int = RATE
+) -> list[list[float]]:
+    """Write channels of samples as a WAV file. Return them as they are rounded."""
+    top = 2 ** (8 * width - 1)
+    whole = [[max(-top, min(top - 1, round(x * top))) for x in one] for one in channels]
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(len(channels))
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        for frame in zip(*whole, strict=True):
+            for value in frame:
+                raw = value + 128 if width == 1 else value  # 8 bits have no sign
+                file.writeframesraw(raw.to_bytes(width, "little", signed=width > 1))
+    return [[x / top for x in one] for one in whole]
+
+
+def tokenizer(folder: Path, **options: Any) -> Wav2Vec2CTCTokenizer:
+    folder.mkdir(exist_ok=True)
+    vocab = {token: id_ for id_, token in enumerate(TOKENS)}
+    (folder / "letters.json").write_text(json.dumps(vocab))
+    return Wav2Vec2CTCTokenizer(folder / "letters.json", **options)
+
+
+def saved(model: nn.Module, folder: Path) -> nn.Module:
+    """A model with weights that count, in a folder."""
+    torch.manual_seed(0)
+    for name, tensor in model.named_parameters():
+        scale = "norm.weight" in name or "original0" in name
+        nn.init.normal_(tensor, mean=float(scale), std=0.5 if tensor.dim() > 1 else 0.1)
+    model.eval().save_pretrained(folder)  # type: ignore[operator]
+    return model
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
+    """A function that runs a command and returns its exit status, stdout and stderr."""
+
+    def ran(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = run(list(arguments))
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return ran
+
+
+@pytest.fixture
+def recognizer(tmp_path: Path) -> Wav2Vec2ForCTC:
+    """A recognizer of speech of `transformers`, with its files in `published`, and imported as
+    `model`."""
+    config = Wav2Vec2Config(**TINY, vocab_size=len(TOKENS))
+    model = saved(Wav2Vec2ForCTC(config), tmp_path / "published")
+    tokenizer(tmp_path / "letters").save_pretrained(tmp_path / "published")
+    Wav2Vec2FeatureExtractor().save_pretrained(tmp_path / "published")
+    zoo.import_folder(tmp_path / "published", tmp_path / "model")
+    return model
+
+
+def test_speech_becomes_the_text_that_transformers_writes(
+    recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Zoo
+) -> None:
+    texts = []
+    extractor = Wav2Vec2FeatureExtractor.from_pretrained(tmp_path / "published")
+    letters = Wav2Vec2CTCTokenizer.from_pretrained(tmp_path / "published")
+    for number in range(3):
+        (samples,) = write_wav(tmp_path / f"{number}.wav", [signal(700 + 99 * number, number)])
+        inputs = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_values
+        with torch.no_grad():
+            best = recognizer(inputs).logits.argmax(-1)
+        texts.append(letters.decode(best[0]))
+    assert len({*texts}) == 3
+    assert all(len(text) > 3 for text in texts)
+
+    files = [tmp_path / f"{number}.wav" for number in range(3)]
+    model = zoo.SoundModel.load(tmp_path / "model")
+    found = model.run(files)
+    assert [one["text"] for one in found] == texts
+    assert [one["task"] for one in found] == ["transcribe"] * 3
+    assert [TOKENS[id_] for id_ in found[0]["ids"] if id_ != 4] == tokens_of(texts[0])
+    assert model.run([files[1].read_bytes()])[0]["text"] == texts[1]
+    assert repr(model) == "<SoundModel model>"
+
+    assert command("run", str(tmp_path / "model"), *map(str, files)) == (
+        0,
+        "".join(f"{text}\n" for text in texts),
+        "",
+    )
+    status, out, _ = command("run", str(tmp_path / "model"), str(files[2]), "--json")
+    assert (status, json.loads(out)) == (0, found[2])
+
+
+def tokens_of(text: str) -> list[str]:
+    """The tokens of a text, without spaces."""
+    found = []
+    text = text.replace(" ", "")
+    while text:
+        found.append(next(token for token in TOKENS if text.startswith(token)))
+        text = text[len(found[-1]) :]
+    return found
+
+
+def test_what_the_model_gets_is_what_transformers_gives_it(tmp_path: Path) -> None:
+    (samples,) = write_wav(tmp_path / "a.wav", [signal()])
+    for normalize in (True, False):
+        extractor = Wav2Vec2FeatureExtractor(do_normalize=normalize)
+        extractor.save_pretrained(tmp_path)
+        expected = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_values[0]
+        found = read_sound_settings(tmp_path).waveform(read_sound(tmp_path / "a.wav"))
+        torch.testing.assert_close(found[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_settings_of_a_processor(tmp_path: Path) -> None:
+    """Newer checkpoints have one file for all inputs; it counts first."""
+    extractor = Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=False)
+    Wav2Vec2FeatureExtractor().save_pretrained(tmp_path)
+    Wav2Vec2Processor(extractor, tokenizer(tmp_path / "letters")).save_pretrained(tmp_path)
+    found = read_sound_settings(tmp_path)
+    assert (found.sampling_rate, found.do_normalize) == (8000, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampling_rat": 8000}, "`sampling_rat` is a setting of sounds that is not supported"),
+        ({"feature_size": 80}, "`feature_size`"),
+        ({"sampling_rate": 0}, "`sampling_rate`"),
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "`feature_extractor_type`"),
+    ],
+)
+def test_settings_that_are_not_known(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(zoo.WeightsError, match=message):
+        read_sound_settings(tmp_path)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_samples_of_any_width(width: int, tmp_path: Path) -> None:
+    (expected,) = write_wav(tmp_path / "a.wav", [[-1.0, 1.0, 0.0, 0.3, -0.7]], width=width)
+    found = read_sound(tmp_path / "a.wav")
+    assert found.rate == RATE
+    torch.testing.assert_close(found.samples, torch.tensor(expected), rtol=1e-7, atol=0)
+
+
+def test_the_mean_of_channels(tmp_path: Path) -> None:
+    left, right = write_wav(tmp_path / "a.wav", [signal(seed=1), signal(seed=2)])
+    expected = [(one + other) / 2 for one, other in zip(left, right, strict=True)]
+    torch.testing.assert_close(read_sound(tmp_path / "a.wav").samples, torch.tensor(expected))
+
+
+def test_a_file_of_unknown_length(tmp_path: Path) -> None:
+    """As `ffmpeg` writes it into a pipe: the lengths in the header are the largest."""
+    write_wav(tmp_path / "a.wav", [signal(), signal(seed=1)])
+    content = (tmp_path / "a.wav").read_bytes()
+    endless = content[:4] + b"\xff" * 4 + content[8:40] + b"\xff" * 4 + content[44:]
+    found, expected = read_sound(endless), read_sound(tmp_path / "a.wav")
+    torch.testing.assert_close(found.samples, expected.samples, rtol=0, atol=0)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"do_lower_case": True, "replace_word_delimiter_char": "_"},
+    {"word_delimiter_token": "'", "unk_token": "<s>"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_letters_are_those_of_transformers(options: dict[str, Any], tmp_path: Path) -> None:
+    theirs = tokenizer(tmp_path, **options)
+    theirs.add_tokens(["<new>"])
+    theirs.save_pretrained(tmp_path)
+    ours = read_letters(tmp_path, Transcription(vocab=12, blank=0))
+    random = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        ids = torch.randint(len(TOKENS), (12,), generator=random).repeat_interleave(2).tolist()
+        assert ours.text(without_blanks(ids, 0)) == theirs.decode(ids)
+    assert ours.text([5, 11]) == theirs.decode([5, 11])
+
+
+def test_repetitions_and_blanks() -> None:
+    assert without_blanks([5, 5, 0, 5, 0, 0, 6, 6], 0) == [5, 5, 6]
+    assert without_blanks([0, 0], 0) == without_blanks([], 0) == []
+
+
+def test_files_of_letters_that_contradict_the_model(tmp_path: Path) -> None:
+    tokenizer(tmp_path).save_pretrained(tmp_path)
+    with pytest.raises(zoo.WeightsError, match=r"the token 3, .* is `<unk>`, and not `<pad>`"):
+        read_letters(tmp_path, Transcription(vocab=10, blank=3))
+    (tmp_path / "vocab.json").write_text('{"eng": {"E": 1}}')
+    with pytest.raises(zoo.WeightsError, match=r"eng.* has no number as its id"):
+        read_letters(tmp_path, Transcription(vocab=10, blank=0))
+
+
+def test_classes_of_sounds(tmp_path: Path, command: Zoo) -> None:
+    labels = {0: "yes", 1: "no", 2: "up"}
+    config = HubertConfig(**TINY, id2label=labels)
+    theirs = saved(HubertForSequenceClassification(config), tmp_path / "published")
+    extractor = Wav2Vec2FeatureExtractor()
+    extractor.save_pretrained(tmp_path / "published")
+    zoo.import_folder(tmp_path / "published", tmp_path / "model")
+    (samples,) = write_wav(tmp_path / "a.wav", [signal()])
+    with torch.no_grad():
+        logits = theirs(**extractor(samples, sampling_rate=RATE, return_tensors="pt")).logits[0]
+    best = logits.softmax(-1).sort(descending=True)
+    (found,) = zoo.SoundModel.load(tmp_path / "model").run([str(tmp_path / "a.wav")], top=2)
+    assert [one["label"] for one in found["classes"]] == [labels[int(n)] for n in best.indices[:2]]
+    assert [one["probability"] for one in found["classes"]] == pytest.approx(
+        best.values[:2].tolist(), abs=1e-5
+    )
+    status, out, _ = command("run", str(tmp_path / "model"), str(tmp_path / "a.wav"), "--top", "1")
+    assert (status, out.split()[0]) == (0, labels[int(best.indices[0])])
+
+
+def test_the_vector_of_a_sound(tmp_path: Path) -> None:
+    theirs = saved(Wav2Vec2Model(Wav2Vec2Config(**TINY)), tmp_path / "published")
+    extractor = Wav2Vec2FeatureExtractor()
+    extractor.save_pretrained(tmp_path / "published")
+    zoo.import_folder(tmp_path / "published", tmp_path / "model")
+    (samples,) = write_wav(tmp_path / "a.wav", [signal()])
+    with torch.no_grad():
+        states = theirs(**extractor(samples, sampling_rate=RATE, return_tensors="pt"))[0]
+    (found,) = zoo.SoundModel.load(tmp_path / "model").run([str(tmp_path / "a.wav")])
+    assert found["embedding"] == pytest.approx(states[0].mean(0).tolist(), abs=1e-5)
+
+
+def bad_files(folder: Path) -> dict[str, str]:
+    """Files that are no sounds for the model, by name, with what is said of each."""
+    write_wav(folder / "other rate.wav", [signal()], rate=44100)
+    write_wav(folder / "short.wav", [signal(20)])
+    write_wav(folder / "none.wav", [[]])
+    whole = write_wav(folder / "cut.wav", [signal()])
+    assert len(whole[0]) == 900
+    (folder / "cut.wav").write_bytes((folder / "cut.wav").read_bytes()[:-101])
+    (folder / "chunk.wav").write_bytes(b"RIFF\x24\0\0\0WAVEfmt \xff\xff\0\0" + bytes(40))
+    (folder / "text.wav").write_text("speech")
+    (folder / "empty.wav").write_bytes(b"")
+    header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 40, b"WAVE", b"fmt ", 16, 3, 1, RATE, 0, 4, 32)
+    floats = struct.pack("<4sI4f", b"data", 16, *[math.pi / 4] * 4)
+    (folder / "floats.wav").write_bytes(header + floats)
+    (folder / "folder.wav").mkdir()
+    return {
+        "other rate.wav": "the sound has 44,100 samples a second, and the model hears 16,000",
+        "short.wav": "the sound has 20 samples, and the model takes 25 or more",
+        "none.wav": "the sound has no samples",
+        "cut.wav": "the file is cut off: it announces 900 samples, and holds 849 samples",
+        "chunk.wav": "this is not a WAV file of whole numbers (PCM)",
+        "text.wav": "this is not a WAV file of whole numbers",
+        "empty.wav": "the file is empty",
+        "floats.wav": "this is not a WAV file of whole numbers (PCM): unknown format: 3",
+        "folder.wav": "this is a folder, and not a sound",
+        "missing.wav": "there is no such file",
+    }
+
+
+def test_files_that_are_no_sounds(recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Zoo) -> None:
+    """All are told at once, each with its path, and nothing is computed."""
+    messages = bad_files(tmp_path)
+    write_wav(tmp_path / "good.wav", [signal()])
+    files = [str(tmp_path / name) for name in ["good.wav", *messages]]
+    status, out, err = command("run", str(tmp_path / "model"), *files)
+    assert (status, out) == (2, "")
+    for name, message in messages.items():
+        assert f"{tmp_path / name}: error: {message}" in err
+    assert "ffmpeg -i IN -ar 16000 OUT.wav" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beams", "2"], "generates no text"),
+        (["--label", "a"], "takes no images"),
+        (["--pairs"], "takes no texts"),
+    ],
+)
+def test_options_of_other_models(
+    arguments: list[str],
+    message: str,
+    recognizer: Wav2Vec2ForCTC,
+    tmp_path: Path,
+    command: Zoo,
+) -> None:
+    files = [str(tmp_path / "a.wav")] * 2
+    write_wav(tmp_path / "a.wav", [signal()])
+    status, _, err = command("run", str(tmp_path / "model"), *files, *arguments)
+    assert status == 2
+    assert message in err
+
+
+def test_other_models(recognizer: Wav2Vec2ForCTC, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"format": 1, "name": "texts", "builder": "decoder", "vocab": 9}
+    spec |= {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    zoo.save(zoo.build(spec), tmp_path / "texts")
+    with pytest.raises(zoo.InputError, match="texts takes no sounds"):
+        zoo.SoundModel.load(tmp_path / "texts")
+    with pytest.raises(zoo.InputError, match=r"`zoo\.SoundModel` does"):
+        zoo.TextModel.load(tmp_path / "model").run(["5 9"])
+    (tmp_path / "model" / "preprocessor_config.json").unlink()
+    with pytest.raises(zoo.WeightsError, match=r"there is no preprocessor_config\.json"):
+        zoo.SoundModel.load(tmp_path / "model")

@@ -1,0 +1,99 @@
+"""From the likeliest token of each position to a text, as connectionist temporal classification
+does it (Graves et al. 2006), with the letters of a model's folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.json_files import JsonFile, read_json
+from zoo.model_files import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
+from zoo.purpose import Transcription
+from zoo.running.tokenizer_config import read_special_tokens
+from zoo.wording import quoted
+
+PAD, UNKNOWN, DELIMITER = "<pad>", "<unk>", "|"
+"""What `transformers` calls these tokens if no file does."""
+
+
+def without_blanks(ids: Iterable[int], blank: int) -> list[int]:
+    """The ids of a text, of the likeliest one of each position: without repetitions of the one
+    before, and then without blanks."""
+    return [id_ for id_, _ in groupby(ids) if id_ != blank]
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The tokens of a model that writes letters.
+
+    Args:
+        tokens: their texts by their ids; None for a model without a vocabulary, whose texts are
+            ids.
+        delimiter: the token between words.
+        space: what it becomes in a text.
+        unknown: what an id without a token becomes.
+        lower: whether texts are in lower case.
+    """
+
+    tokens: Mapping[int, str] | None = None
+    delimiter: str = DELIMITER
+    space: str = " "
+    unknown: str = UNKNOWN
+    lower: bool = False
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids without blanks; without a vocabulary, `5 9 33`."""
+        if self.tokens is None:
+            return " ".join(map(str, ids))
+        found = (self.tokens.get(id_, self.unknown) for id_ in ids)
+        text = "".join(self.space if one == self.delimiter else one for one in found).strip()
+        return text.lower() if self.lower else text
+
+
+def read_letters(folder: Path, how: Transcription) -> Letters:
+    """Read the tokens of the model in a folder, whose texts are read off like this: the
+    `vocab.json` and `added_tokens.json`, and what `tokenizer_config.json` says of them.
+
+    Raises:
+        WeightsError: a file is damaged, or the padding that it names is not the model's blank.
+    """
+    path = folder / VOCABULARY
+    if not os.path.lexists(path):
+        return Letters()
+    tokens = {id_: token for token, id_ in _ids(read_json(path)).items()}
+    config = _config(folder)
+    if os.path.lexists(folder / ADDED_TOKENS):
+        added = _ids(read_json(folder / ADDED_TOKENS))
+        tokens |= {id_: token for token, id_ in added.items() if id_ not in tokens}
+    special = read_special_tokens(folder)
+    pad = special.get("pad_token", PAD)
+    if tokens.get(how.blank, pad) != pad and pad in tokens.values():
+        message = f"the token {how.blank}, which stands for none by the model's spec, is "
+        message += f"{quoted(tokens[how.blank])}, and not {quoted(pad)}, the padding"
+        raise WeightsError(Problem(message, Place(str(path))))
+    return Letters(
+        tokens,
+        delimiter=special.get("word_delimiter_token", DELIMITER),
+        space=str(config.get("replace_word_delimiter_char", " ")),
+        unknown=special.get("unk_token", UNKNOWN),
+        lower=config.get("do_lower_case") is True,
+    )
+
+
+def _ids(file: JsonFile) -> dict[str, int]:
+    """The ids of tokens, of a file that is a table of these."""
+    if wrong := [token for token, id_ in file.data.items() if type(id_) is not int]:
+        message = f"{quoted(wrong[0])} has no number as its id: a vocabulary is a table of tokens "
+        message += "and their ids"
+        raise WeightsError(Problem(message, file.place(wrong[0])))
+    return dict(file.data)
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    path = folder / TOKENIZER_CONFIG
+    return read_json(path).data if os.path.lexists(path) else {}

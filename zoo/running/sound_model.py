@@ -1,0 +1,186 @@
+"""A model with the files of its folder that sounds need: from sounds to the result of its task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from zoo.devices import input_device
+from zoo.errors import InputError, Place, Problem, placed
+from zoo.generation.decoding import check_numbers
+from zoo.generation.evaluating import evaluating
+from zoo.loading import load
+from zoo.purpose import Task
+from zoo.reading import spec_of_weights
+from zoo.registry import Registry, load_registry
+from zoo.running.asked import Asked
+from zoo.running.batches import cut
+from zoo.running.labels import read_labels
+from zoo.running.letters import Letters, read_letters, without_blanks
+from zoo.running.tasks import check_top, classes_of
+from zoo.sounds.files import read_sound
+from zoo.sounds.settings import SoundSettings, read_sound_settings
+from zoo.store.found_weights import find_weights
+from zoo.transformer import Transformer
+from zoo.weights.reader import read_header
+
+
+@dataclass(frozen=True, slots=True)
+class SoundModel:
+    """A model that takes sounds.
+
+    Args:
+        transformer: the model.
+        sound_settings: how sounds become waveforms.
+        letters: what its ids stand for, if it writes down what is said.
+    """
+
+    transformer: Transformer
+    sound_settings: SoundSettings
+    letters: Letters
+
+    def __repr__(self) -> str:
+        """One line, and not all modules."""
+        return f"<SoundModel {self.transformer.spec.name}>"
+
+    @classmethod
+    def load(
+        cls,
+        path_or_name: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        registry: Registry | None = None,
+    ) -> Self:
+        """Load a model with the files beside it in its folder: how sounds become waveforms
+        (`preprocessor_config.json`, or `processor_config.json`) and, for a model that writes down
+        what is said, its letters (`vocab.json`).
+
+        The arguments are those of `zoo.load`.
+
+        Raises:
+            ZooError: as `zoo.load`.
+            InputError: the model takes no sounds.
+            WeightsError: the file that says how sounds become waveforms is missing or has a setting
+                that is not supported; or another file beside the weights is damaged.
+        """
+        registry = load_registry() if registry is None else registry
+        path = find_weights(path_or_name, registry).path
+        spec = spec_of_weights(read_header(path), str(path), registry)
+        if spec.model.shortest_sound is None:
+            others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
+            raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
+        settings = read_sound_settings(path.parent)
+        how = spec.model.transcription
+        letters = Letters() if how is None else read_letters(path.parent, how)
+        return cls(
+            load(path_or_name, device=device, dtype=dtype, registry=registry), settings, letters
+        )
+
+    @property
+    def task(self) -> Task:
+        """The task of the model.
+
+        Raises:
+            InputError: the model has no task that takes sounds.
+        """
+        spec = self.transformer.spec
+        if spec.model.task is None:
+            raise InputError(
+                f"`zoo run` has no task for {spec.name}: its head writes no letters, and makes "
+                "neither classes nor a vector of a sound"
+            )
+        return spec.model.task
+
+    def run(
+        self,
+        sounds: Iterable[str | os.PathLike[str] | bytes],
+        *,
+        top: int | None = None,
+        places: Sequence[Place] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run the model's task: write down what is said, classify sounds, or embed them. Each sound
+        is computed by itself, so that no other changes its result.
+
+        Args:
+            sounds: paths of WAV files, or bytes of files.
+            top: how many of the likeliest classes are told; five by default.
+            places: where each sound is, for messages; by default a file's path, or `sound 2`.
+
+        Returns:
+            A result for each sound: its `task`, and depending on the task the `text` and its `ids`;
+            the likeliest `classes`; or `embedding`, the mean of the states.
+
+        Raises:
+            InputError: the model has no task, or a sound does not fit it.
+            WeightsError: what the model computes is NaN.
+        """
+        return self.answers(sounds, Asked(top=top), places)
+
+    def answers(
+        self,
+        sounds: Iterable[str | os.PathLike[str] | bytes],
+        asked: Asked,
+        places: Sequence[Place] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The results of `run`. Raises as it does."""
+        if isinstance(sounds, str | bytes) or not isinstance(sounds, Iterable):
+            raise InputError('sounds are a list, of one sound too: `run(["speech.wav"])`')
+        sounds, task = list(sounds), self.task
+        check_top(asked.top, task, self.transformer.spec.name)
+        if places is None:
+            places = [_place(sound, number) for number, sound in enumerate(sounds, 1)]
+        results: list[dict[str, Any]] = []
+        for batch in cut(range(len(sounds))):
+            waveforms = self._waveforms([(sounds[number], places[number]) for number in batch])
+            results += [{"task": task, **self._read(one, task, asked.top)} for one in waveforms]
+        return results
+
+    def _waveforms(self, sounds: Iterable[tuple[Any, Place]]) -> list[torch.Tensor]:
+        """The waveforms of sounds at their places. Raises InputError with the problems of all of
+        them."""
+        found: list[torch.Tensor] = []
+        problems: list[Problem] = []
+        for sound, place in sounds:
+            try:
+                found.append(self._waveform(sound))
+            except InputError as error:
+                problems += placed(error, place).problems
+        if problems:
+            raise InputError(problems)
+        return found
+
+    def _waveform(self, sound: str | os.PathLike[str] | bytes) -> torch.Tensor:
+        """The waveform of a sound, (samples, 1). Raises InputError if it does not fit the model."""
+        waveform = self.sound_settings.waveform(read_sound(sound))
+        shortest = self.transformer.spec.model.shortest_sound
+        if shortest is not None and len(waveform) < shortest:
+            raise InputError(
+                f"the sound has {len(waveform):,} samples, and the model takes {shortest:,} or more"
+            )
+        return waveform
+
+    def _read(self, waveform: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
+        """Run the model on a waveform, and read off the result."""
+        model = self.transformer
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        with torch.inference_mode(), evaluating(model):
+            output: torch.Tensor = model(waveform[None].to(input_device(model), dtype))[0]
+        check_numbers(output, model.spec.name)
+        how = model.spec.model.transcription
+        if how is not None:
+            ids = without_blanks(output.argmax(-1).tolist(), how.blank)
+            return {"text": self.letters.text(ids), "ids": ids}
+        if task == "classify":
+            return classes_of(output, read_labels(model), top=top)
+        return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
+
+
+def _place(sound: object, number: int) -> Place:
+    path = str(sound) if isinstance(sound, str | os.PathLike) else ""
+    return Place(path or f"sound {number}")

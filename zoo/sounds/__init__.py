@@ -1,0 +1,1 @@
+"""Sounds: reading files, and how they become the waveforms that a model takes."""

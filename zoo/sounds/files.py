@@ -1,0 +1,106 @@
+"""Sounds that are read from WAV files, of which some are no sounds, or are cut off."""
+
+from __future__ import annotations
+
+import os
+import wave
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import torch
+
+from zoo.endless_files import check_ends
+from zoo.errors import InputError, Problem
+from zoo.wording import counted
+
+WIDEST = 4
+"""The most bytes of a sample."""
+UNKNOWN = 2**32 - 1
+"""The number of bytes that a program writes which knows no other, since it writes into a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What was recorded.
+
+    Args:
+        samples: the samples, from -1 up to 1, the mean of all channels: (samples,), in float32.
+        rate: how many samples there are in a second.
+    """
+
+    samples: torch.Tensor
+    rate: int
+
+
+def read_sound(source: str | os.PathLike[str] | bytes) -> Sound:
+    """Read a WAV file of whole numbers (PCM), of 8, 16, 24 or 32 bits and any number of channels.
+
+    Args:
+        source: the path of a file, or the bytes of one.
+
+    Raises:
+        InputError: there is no such file, it cannot be read or is no such WAV file, or it is cut
+            off or has no samples.
+    """
+    if isinstance(source, bytes):
+        return _read(source)
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"a sound is the path of a file, or bytes, not of the type `{type(source).__name__}`"
+        )
+    if not os.fspath(source):
+        raise InputError("the path of the sound is empty")
+    path = Path(source)
+    try:
+        check_ends(path)
+        return _read(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError("there is no such file") from None
+    except IsADirectoryError:
+        hint = "name the sounds in it, as the shell does for `FOLDER/*.wav`"
+        raise InputError(Problem("this is a folder, and not a sound", help=hint)) from None
+    except (OSError, ValueError) as error:  # a ValueError for a path with a null character
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _read(content: bytes) -> Sound:
+    if not content:
+        raise InputError("the file is empty")
+    try:
+        with wave.open(BytesIO(content)) as opened:
+            told = opened.getparams()
+            data = opened.readframes(told.nframes)
+    except Exception as error:  # of a damaged file, `wave` raises errors of several types
+        reason = f": {error}" if error.args else ""
+        raise InputError(
+            Problem(
+                f"this is not a WAV file of whole numbers (PCM){reason}",
+                help="convert it: `ffmpeg -i IN -c:a pcm_s16le OUT.wav`",
+            )
+        ) from None
+    if not data:
+        raise InputError("the sound has no samples")
+    if told.sampwidth > WIDEST:
+        raise InputError(f"its samples have {told.sampwidth} bytes, and {WIDEST} at most are read")
+    width = told.nchannels * told.sampwidth
+    n_frames = len(data) // width
+    if n_frames < told.nframes != UNKNOWN // width:
+        raise InputError(
+            f"the file is cut off: it announces {told.nframes:,} samples, and holds "
+            f"{counted(n_frames, 'sample')}"
+        )
+    data = data[: n_frames * width]
+    samples = _as_floats(data, told.sampwidth).view(-1, told.nchannels).mean(1)
+    return Sound(samples, told.framerate)
+
+
+def _as_floats(data: bytes, width: int) -> torch.Tensor:
+    """Samples of so many bytes, the least significant first, as numbers from -1 up to 1."""
+    each = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, width).to(torch.int32)
+    if width == 1:
+        each = each ^ 0x80  # of 8 bits, 128 stands for 0
+    whole = torch.zeros(len(each), dtype=torch.int32)  # with these bytes as the most significant
+    for place in range(width):
+        whole |= each[:, place] << 8 * (WIDEST - width + place)
+    return whole.float().div(2 ** (8 * WIDEST - 1))
