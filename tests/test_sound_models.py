@@ -216,6 +216,22 @@ def test_a_file_of_unknown_length(tmp_path: Path) -> None:
     torch.testing.assert_close(found.samples, expected.samples, rtol=0, atol=0)
 
 
+def test_the_extensible_header(tmp_path: Path) -> None:
+    """As `ffmpeg` writes it for 24 bits: the format is told by a GUID, of which this is the one of
+    whole numbers."""
+    write_wav(tmp_path / "a.wav", [signal(), signal(seed=1)], width=3)
+    content = (tmp_path / "a.wav").read_bytes()
+    assert content[12:22] == b"fmt \x10\0\0\0\x01\0"
+    guid = b"\x01\0\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    more = struct.pack("<HHI", 22, 24, 3) + guid
+    header = content[12:16] + struct.pack("<IH", 40, 0xFFFE) + content[22:36] + more
+    size = struct.pack("<I", len(content) - 8 + len(more))
+    found = read_sound(content[:4] + size + content[8:12] + header + content[36:])
+    expected = read_sound(content)
+    assert (found.rate, len(found.samples)) == (RATE, 900)
+    torch.testing.assert_close(found.samples, expected.samples, rtol=0, atol=0)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"do_lower_case": True, "replace_word_delimiter_char": "_"},

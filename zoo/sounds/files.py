@@ -16,6 +16,8 @@ from zoo.wording import counted
 
 WIDEST = 4
 """The most bytes of a sample."""
+WHOLE, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
+"""The tags of formats: whole numbers, and one that is stated elsewhere in the header."""
 UNKNOWN = 2**32 - 1
 """The number of bytes that a program writes which knows no other, since it writes into a pipe."""
 
@@ -68,7 +70,7 @@ def _read(content: bytes) -> Sound:
     if not content:
         raise InputError("the file is empty")
     try:
-        with wave.open(BytesIO(content)) as opened:
+        with wave.open(BytesIO(_with_plain_tag(content))) as opened:
             told = opened.getparams()
             data = opened.readframes(told.nframes)
     except Exception as error:  # of a damaged file, `wave` raises errors of several types
@@ -93,6 +95,15 @@ def _read(content: bytes) -> Sound:
     data = data[: n_frames * width]
     samples = _as_floats(data, told.sampwidth).view(-1, told.nchannels).mean(1)
     return Sound(samples, told.framerate)
+
+
+def _with_plain_tag(content: bytes) -> bytes:
+    """A file with the tag of whole numbers where it has the extensible one and means these, as many
+    files of 24 bits or several channels do: `wave` of Python 3.11 does not read it."""
+    at = content.find(b"fmt ") + 8
+    if content[at : at + 2] == EXTENSIBLE and content[at + 24 : at + 26] == WHOLE:
+        return content[:at] + WHOLE + content[at + 2 :]
+    return content
 
 
 def _as_floats(data: bytes, width: int) -> torch.Tensor:
