@@ -333,8 +333,9 @@ class _Options(NamedTuple):
         from zoo.running.tasks import GENERATING
         from zoo.running.text_model import TextModel
 
-        generates = not isinstance(model, SoundModel) and model.task in GENERATING
-        method = self.method(model.settings) if generates else None
+        method = None
+        if not isinstance(model, SoundModel) and model.task in GENERATING:
+            method = self.method(model.settings)
         draft = self.draft_for(model, registry) if isinstance(model, TextModel) else None
         return Asked(
             max_new_tokens=self.max_new_tokens,
