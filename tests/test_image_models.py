@@ -199,12 +199,17 @@ def test_labels_as_ids_without_a_tokenizer(
     assert "text is written as ids" in refused("run", model, image, "--label", "a cat")
 
 
-@pytest.mark.parametrize("name", ["vision-encoder-decoder", "vision-encoder-decoder.trocr"])
+@pytest.mark.parametrize("variant", ["", ".trocr", ".small_trocr"])
 def test_captions(
-    name: str, tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+    variant: str,
+    tmp_path: Path,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
 ) -> None:
-    theirs = make_model(CASES[name]).eval()
-    save(theirs, CASES[name], tmp_path / "hf")
+    case = CASES[f"vision-encoder-decoder{variant}"]
+    theirs = make_model(case).eval()
+    save(theirs, case, tmp_path / "hf")
     processor = PROCESSORS["vit"]
     processor.save_pretrained(tmp_path / "hf")
     (tmp_path / "hf/generation_config.json").write_text('{"eos_token_id": 2}')
