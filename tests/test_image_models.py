@@ -429,6 +429,7 @@ def test_a_model_and_settings_that_do_not_fit(saved: Path, project: Path, refuse
         "m/preprocessor_config.json:3:3: error: by these settings images become 16 x 16" in message
     )
     assert "takes 12 x 12" in message
+    assert "as those of DINOv2, the zoo does not: state the size that the model takes" in message
     file.write_text('{"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 12}}')
     assert "a.png: error: the image becomes 12 x 17 pixels" in refused("run", "m", "a.png")
     assert run(["run", "m", draw("b.png", 20, 20)]) == 0  # of this shape it fits

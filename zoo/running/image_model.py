@@ -304,6 +304,8 @@ def _check_size(published: PublishedSettings, spec: ModelSpec, shape: tuple[int,
                 f"by these settings images become {made[0]} x {made[1]} pixels, and {spec.name} "
                 f"takes {size[0]} x {size[1]}",
                 published.place(key),
+                help="where `transformers` stretches the positions of a model to other images, as "
+                "those of DINOv2, the zoo does not: state the size that the model takes",
             )
         )
 
