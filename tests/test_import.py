@@ -510,6 +510,18 @@ def test_no_config(source: Path) -> None:
     assert "No such file" in refused(source, at="config.json")
 
 
+def test_a_folder_of_open_clip_alone(source: Path) -> None:
+    """Beside a config.json, as laion publishes both, its files are left alone."""
+    (source / "open_clip_config.json").write_text("{}")
+    import_folder(source, source.parent / "both")
+    shutil.rmtree(source.parent / "both")
+    (source / "config.json").unlink()
+    (source / "model.safetensors").rename(source / "open_clip_model.safetensors")
+    told = refused(source)
+    assert "open_clip_config.json says that the weights are in the form of OpenCLIP" in told
+    assert "take a folder that holds the form of `transformers` too, with a config.json" in told
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -56,6 +56,7 @@ from zoo.wording import quoted
 
 _UNKNOWN = "0" * 64  # in the header until the digest of a tensor is known
 _TOLERANCE = 1e-5
+_OPEN_CLIP = "open_clip_config.json"
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,8 @@ def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tupl
 
 
 def _check_folder(source: Path, where: Place) -> None:
-    """Raise `WeightsError` if there is no such folder, or it holds an adapter."""
+    """Raise `WeightsError` if there is no such folder, or it holds an adapter, or a model in the
+    form of OpenCLIP alone."""
     check_folder(
         source,
         "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one of "
@@ -269,6 +271,10 @@ def _check_folder(source: Path, where: Place) -> None:
             "since `transformers` merges what is beside weights"
         )
         raise WeightsError(Problem(message, where, hint))
+    if (source / _OPEN_CLIP).is_file() and not os.path.lexists(source / CONFIG):
+        message = f"{_OPEN_CLIP} says that the weights are in the form of OpenCLIP, which no family"
+        hint = f"take a folder that holds the form of `transformers` too, with a {CONFIG}"
+        raise WeightsError(Problem(f"{message} reads", where, hint))
 
 
 def _without_key(file: JsonFile, key: str) -> str:
