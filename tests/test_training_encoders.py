@@ -284,6 +284,39 @@ def test_weights_that_the_loss_does_not_reach_in_two_processes(
         assert mine == pytest.approx(theirs, rel=1e-5)
 
 
+POOLED = MODEL.replace("dropout = 0.1", 'dropout = 0.1\npooler = "pooler"\nnsp = true')
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_a_run_with_weights_that_the_loss_does_not_reach_is_resumed(
+    train: Train, tmp_path: Path, optimizer: str
+) -> None:
+    """The optimiser has no state of them, and so no checkpoint has."""
+    recipe = RECIPE.replace("adamw", optimizer)
+    whole = train("whole", recipe, POOLED)
+    for steps in (2, 4):
+        train("out", recipe.replace("steps = 8", f"steps = {steps}"), POOLED, resume=True)
+    resumed = train("out", recipe, POOLED, resume=True)
+    assert resumed["content_digest"] == whole["content_digest"]
+
+
+@pytest.mark.parametrize("shard", ["true", "false"])
+def test_two_processes_resume_with_weights_that_the_loss_does_not_reach(
+    tmp_path: Path, config: Path, train: Train, shard: str
+) -> None:
+    lean = POOLED.replace("dropout = 0.1", "dropout = 0.0")
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    recipe = recipe.replace("steps = 8", f"steps = 8\nshard = {shard}")
+    whole = train("whole", recipe, lean)
+    train("out", recipe.replace("steps = 8", "steps = 4"), lean)
+    path = write_encoder(tmp_path, recipe, lean)
+    said = in_processes("train", path, "-o", tmp_path / "out", "--resume", processes=2, timeout=300)
+    assert "warning" not in said
+    assert history(tmp_path / "out")[-1]["valid_loss"] == pytest.approx(
+        whole["valid_loss"], rel=1e-5
+    )
+
+
 def test_weights_that_the_loss_does_not_reach_are_not_trained_alone(train: Train) -> None:
     model = MODEL.replace("dropout = 0.1", 'pooler = "pooler"')
     frozen = 'steps = 8\nfrozen = ["encoder.*", "head.*"]'

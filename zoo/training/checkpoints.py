@@ -13,13 +13,14 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
@@ -93,14 +94,18 @@ def write_checkpoint(
                 shutil.rmtree(unfinished)
             temporary.mkdir(parents=True)
     with _failing(message, temporary):
+        # The weights first, by which a model that has computed becomes shards again, as the
+        # optimiser knows them.
+        weights, of_optimizer = _weights(learner), _optimizer_state(learner)
         save(
-            {**_weights(learner), **_optimizer_state(learner)},
+            {**weights, **of_optimizer},
             storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
             no_dist=accelerator.num_processes == 1,
         )
     with in_first_process(accelerator) as is_first, _failing(message, temporary):
         if is_first:
-            (temporary / _STATE).write_text(json.dumps({"step": step, **state}))
+            known = {"step": step, "unreached": _unreached(learner, of_optimizer), **state}
+            (temporary / _STATE).write_text(json.dumps(known))
             sync_tree(temporary)
             temporary.rename(path)
             sync(folder)
@@ -136,6 +141,8 @@ class _State(BaseModel):
     model_config = ConfigDict(strict=True)
 
     step: int
+    unreached: list[str] = []
+    """The trained weights that the loss has not reached, of which there is no optimiser state."""
     run: Any
     history: Annotated[list[_Record], Field(min_length=1)]
     best: _Record | None = None
@@ -148,7 +155,8 @@ class _State(BaseModel):
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the `state` of a checkpoint, and its `step`. Raises `TrainingError`."""
+    """Read the `state` of a checkpoint, its `step`, and the names of its weights that are
+    `unreached`. Raises `TrainingError`."""
     with _failing(f"the checkpoint {quoted(path)} cannot be read"):
         state: dict[str, Any] = json.loads((path / _STATE).read_text())
         try:
@@ -166,10 +174,40 @@ def read_checkpoint(path: Path, learner: Learner) -> None:
     Raises:
         TrainingError: it is damaged, or belongs to another model or optimiser.
     """
-    values = _optimizer_state(learner)
-    _read_into({**_weights(learner), **values}, path, learner)
-    whole = get_optimizer_state_dict(learner.model, learner.optimizer, options=_FLAT)
-    set_optimizer_state_dict(learner.model, learner.optimizer, {**whole, **values}, options=_FLAT)
+    weights = _weights(learner)
+    with _without_state(read_state(path).get("unreached", []), learner):
+        values = _optimizer_state(learner)
+        _read_into({**weights, **values}, path, learner)
+        whole = get_optimizer_state_dict(learner.model, learner.optimizer, options=_FLAT)
+        whole.update(values)
+        set_optimizer_state_dict(learner.model, learner.optimizer, whole, options=_FLAT)
+
+
+def _unreached(learner: Learner, of_optimizer: Mapping[str, Any]) -> list[str]:
+    """The names of the weights that are trained and of which the optimiser has no state, as the
+    loss has not reached them so far: a pooler beside the head, for one."""
+    reached = {key.removeprefix("state.").rpartition(".")[0] for key in of_optimizer}
+    return [name for name in _trained(learner) if name not in reached]
+
+
+def _trained(learner: Learner) -> dict[str, nn.Parameter]:
+    model = learner.accelerator.unwrap_model(learner.model)
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+@contextmanager
+def _without_state(names: Iterable[str], learner: Learner) -> Iterator[None]:
+    """Leave these weights without a state while the optimiser gets its first one: torch makes it of
+    all weights that have gradients."""
+    trained = _trained(learner)
+    weights = [trained[name] for name in names if name in trained]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def read_mean(paths: Sequence[Path], learner: Learner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -116,7 +117,10 @@ class Run:
         name = self.recipe.head.name
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
-            self.loop.run(done)
+            with warnings.catch_warnings():
+                # A view is what a linear map returns; nothing is written into it.
+                warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
+                self.loop.run(done)
         if speaks and self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
         if speaks and (failing := self.learned_nothing()):
