@@ -60,7 +60,16 @@ BESIDE: dict[str, dict[str, Any]] = {
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
 RECURRENT = {
     f"attention.{kind}"
-    for kind in ("short_convolution", "forgetting", "gated_delta", "lightning", "mamba", "mamba2")
+    for kind in (
+        "short_convolution",
+        "forgetting",
+        "gated_delta",
+        "lightning",
+        "mamba",
+        "mamba2",
+        "mamba2_scaled",
+        "parallel_hybrid",
+    )
 }
 """What has no place in an encoder, nor attends to one."""
 

@@ -207,6 +207,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.differential.n_kv_heads": Case({"n_heads": 4}, instead=[2]),
     "attention.gated_delta.n_key_heads": Case(instead=[1]),
     "attention.forgetting.n_kv_heads": Case(instead=[1]),
+    "attention.mamba2_scaled.eps": Case({"gated_norm": "after_gate"}),
     "attention.multi_head.rotate_values": Case(around=ROTARY),
     "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.multi_head.window_sides": Case({"window": 3}),

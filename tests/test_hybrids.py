@@ -1,5 +1,6 @@
-"""Hybrids, whose layers with a state stand between layers of attention: read from checkpoints of
-`transformers`, they compute the same in float64, token by token, and with padding on any side."""
+"""Hybrids, whose mixers with a state stand between layers of attention, or beside it in a layer:
+read from checkpoints of `transformers`, they compute the same in float64, token by token, and with
+padding on any side."""
 
 from __future__ import annotations
 
@@ -27,6 +28,9 @@ HYBRIDS = [
     "bamba.biased",
     "bamba.bounded",
     "granitemoehybrid",
+    "falcon_h1",
+    "falcon_h1.normed",
+    "falcon_h1.normed_before_gate",
     "falcon_mamba",
     "jamba",
     "mamba",

@@ -1,5 +1,5 @@
-"""`mamba2` against the recurrence of its paper (Dao and Gu 2024, arXiv:2405.21060), and its state
-in the cache."""
+"""`mamba2` and `mamba2_scaled` against the recurrence of the paper (Dao and Gu 2024,
+arXiv:2405.21060), and their state in the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zoo
 from zoo.errors import SpecError
 from zoo.reports.flops import flops
 from zoo.showing.show import summary_data
-from zoo_components.mamba2 import Mamba2
+from zoo_components.mamba2 import Mamba2, ScaledMamba2, StateSpace
 from zoo_components.modules import decay as module_of
 from zoo_components.norm import NoNorm
 
@@ -33,11 +33,21 @@ def described(**fields: Any) -> Mamba2:
     return Mamba2(kind="mamba2", norm=norm, d_model=WIDTH, eps=1e-3, **stated)
 
 
-def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def described_scaled(**fields: Any) -> ScaledMamba2:
+    factors = {"gate_scale": 0.7, "v_scale": 1.5, "b_scale": 0.4, "c_scale": 1.3, "step_scale": 0.6}
+    stated = {"n_heads": 4, "head_dim": 3, "n_groups": 2, "state_size": 5} | factors | fields
+    if stated.get("gated_norm", "none") != "none":
+        stated["eps"] = 1e-3
+    norm = NoNorm(kind="none", width=WIDTH)
+    return ScaledMamba2(kind="mamba2_scaled", norm=norm, d_model=WIDTH, **stated)
+
+
+def recurrent(a: StateSpace, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Token by token, for one sequence (length, width)."""
 
     def mapped(name: str) -> torch.Tensor:
-        return F.linear(x, t[f"{name}_proj.weight"], t.get(f"{name}_proj.bias"))
+        factor = getattr(a, f"{name}_scale", 1.0)
+        return factor * F.linear(x, t[f"{name}_proj.weight"], t.get(f"{name}_proj.bias"))
 
     def convolved(name: str) -> torch.Tensor:
         weight, bias = t[f"{name}_conv.weight"], t.get(f"{name}_conv.bias")
@@ -59,10 +69,19 @@ def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.T
             s = decay * s + step[i, h] * torch.outer(b[i, of_group], xi)
             read.append(c[i, of_group] @ s + t["skip"][h] * xi)
         heads.append(torch.stack(read))
-    y = torch.cat(heads, -1) * F.silu(mapped("gate"))
-    parts = [g / (g.square().mean(-1, keepdim=True) + 1e-3).sqrt() for g in y.chunk(a.n_groups, -1)]
-    normed = torch.cat(parts, -1) * t["inner_norm.weight"]
-    return F.linear(normed, t["o_proj.weight"], t.get("o_proj.bias"))
+    y, gate = torch.cat(heads, -1), F.silu(mapped("gate"))
+
+    def normed(y: torch.Tensor) -> torch.Tensor:
+        groups = y.chunk(a.n_groups, -1)
+        parts = [g / (g.square().mean(-1, keepdim=True) + 1e-3).sqrt() for g in groups]
+        return torch.cat(parts, -1) * t["inner_norm.weight"]
+
+    gated = {
+        "after_gate": lambda: normed(y * gate),
+        "before_gate": lambda: normed(y) * gate,
+        "none": lambda: y * gate,
+    }[getattr(a, "gated_norm", "after_gate")]()
+    return F.linear(gated, t["o_proj.weight"], t.get("o_proj.bias"))
 
 
 @pytest.mark.usefixtures("chunk")
@@ -79,6 +98,37 @@ def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.T
 )
 def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
     check_recurrence(described(**fields), recurrent, length)
+
+
+@pytest.mark.parametrize("length", [1, 70])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bias": True},
+        {"conv_bias": False, "n_groups": 1},
+        {"gated_norm": "before_gate"},
+        {"gated_norm": "after_gate", "n_groups": 4},
+    ],
+)
+def test_factors_and_norms(fields: dict[str, Any], length: int) -> None:
+    check_recurrence(described_scaled(**fields), recurrent, length)
+
+
+def test_without_factors_it_is_mamba2() -> None:
+    """With equal tensors, it computes the same, bit for bit."""
+    kinds = ({"kind": "mamba2"}, {"kind": "mamba2_scaled", "gated_norm": "after_gate"})
+    plain, scaled = (
+        zoo.build({**SPEC, "attention": SPEC["attention"] | kind}).eval() for kind in kinds
+    )
+    scaled.load_state_dict(plain.state_dict())
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    assert torch.equal(plain(ids), scaled(ids))
+
+
+def test_an_eps_of_no_norm() -> None:
+    attention = SPEC["attention"] | {"kind": "mamba2_scaled", "gated_norm": "none", "eps": 1e-3}
+    with pytest.raises(SpecError, match=r'`eps` .* changes nothing beside `gated_norm = "none"`'):
+        zoo.read_spec({**SPEC, "attention": attention})
 
 
 @pytest.mark.usefixtures("chunk")

@@ -71,6 +71,10 @@ MIXERS: dict[str, dict[str, Any]] = {
     "mamba2": {"attention": {"kind": "mamba2", "state_size": 3}},
     "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
     "lightning": {"attention": "lightning"},
+    "parallel_hybrid": {
+        "position": "rotary",
+        "attention": {"kind": "parallel_hybrid", "recurrence": {"state_size": 3}},
+    },
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "no_attention_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "none"}]}},
 }

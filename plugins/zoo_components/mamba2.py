@@ -1,11 +1,12 @@
 """The layer of Mamba-2, in the `attention` slot."""
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, linear, vector
+from zoo.only_with import UNSTATED, NotWith
 from zoo_components.convolution import convolution
 from zoo_components.heads import heads_text
 from zoo_components.recurrent import FIRST_STEP, Recurrent
@@ -13,19 +14,18 @@ from zoo_components.recurrent import FIRST_STEP, Recurrent
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo_components.modules.mamba2 import Mamba2 as Module
+
+GatedNorm = Literal["after_gate", "before_gate", "none"]
+
 
 def _head_dim(data: dict[str, Any]) -> int:
     """2 d_model / n_heads, of the fields before `head_dim`."""
     return max(1, 2 * data["d_model"] // data["n_heads"])
 
 
-class Mamba2(Recurrent):
-    """The layer of Mamba-2 (Dao and Gu 2024, arXiv:2405.21060): each head has a state S, which a
-    token with the value x, the step d and the vectors B and C turns into
-    exp(-d exp(log_rate)) S + d B x^T, and reads as C S + skip x. Values, B and C go through a short
-    convolution and SiLU, the step is softplus(step_proj(x) + step_bias), and what all heads read is
-    multiplied with silu(gate_proj(x)) and normalised. Whole sequences are computed in chunks, as
-    products of matrices. Generation keeps the states, and the last inputs of the convolutions."""
+class StateSpace(Recurrent):
+    """The common base of the layers of Mamba-2."""
 
     n_heads: Shared[Size]
     """The number of heads."""
@@ -45,10 +45,6 @@ class Mamba2(Recurrent):
     """A lower bound of the steps; by default there is none."""
     max_step: PositiveFloat | None = None
     """An upper bound of the steps; by default there is none."""
-    eps: PositiveFloat = 1e-5
-    """Added to the mean of squares, inside the root of the norm (RMSNorm: Zhang and Sennrich 2019,
-    arXiv:1910.07467) after the gate. What the heads of a group read is normalised as one vector,
-    with a weight for each channel."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,14 +89,18 @@ class Mamba2(Recurrent):
                 "log_rate": vector(self.n_heads),
                 "step_bias": vector(self.n_heads, value=FIRST_STEP),
                 "skip": vector(self.n_heads, value=1.0),
-                "inner_norm": Layout({"weight": vector(inner, value=1.0)}),
+                **self._norm_parts(inner),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
             },
             f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
             state=self.state_size * inner + (self.kernel_size - 1) * (inner + 2 * vectors),
         )
 
-    def build(self) -> "nn.Module":
+    def _norm_parts(self, width: int) -> dict[str, Layout]:
+        return {"inner_norm": Layout({"weight": vector(width, value=1.0)})}
+
+    def _module(self, eps: float | None, **options: Any) -> "Module":
+        """The module; without `eps`, it has no norm."""
         from zoo_components.modules.mamba2 import Mamba2 as Module
 
         return Module(
@@ -114,5 +114,58 @@ class Mamba2(Recurrent):
             bias=self.bias,
             min_step=self.min_step,
             max_step=self.max_step,
-            eps=self.eps,
+            eps=eps,
+            **options,
+        )
+
+
+class Mamba2(StateSpace):
+    """The layer of Mamba-2 (Dao and Gu 2024, arXiv:2405.21060): each head has a state S, which a
+    token with the value x, the step d and the vectors B and C turns into
+    exp(-d exp(log_rate)) S + d B x^T, and reads as C S + skip x. Values, B and C go through a short
+    convolution and SiLU, the step is softplus(step_proj(x) + step_bias), and what all heads read is
+    multiplied with silu(gate_proj(x)) and normalised. Whole sequences are computed in chunks, as
+    products of matrices. Generation keeps the states, and the last inputs of the convolutions."""
+
+    eps: PositiveFloat = 1e-5
+    """Added to the mean of squares, inside the root of the norm (RMSNorm: Zhang and Sennrich 2019,
+    arXiv:1910.07467) after the gate. What the heads of a group read is normalised as one vector,
+    with a weight for each channel."""
+
+    def build(self) -> "nn.Module":
+        return self._module(self.eps)
+
+
+class ScaledMamba2(StateSpace):
+    """The layer `mamba2` with a factor for what each map computes, and a choice of its norm, as in
+    Falcon-H1 (Zuo et al. 2025, arXiv:2507.22448), whose factors are those of muP (Yang et al. 2022,
+    arXiv:2203.03466)."""
+
+    gate_scale: PositiveFloat = 1.0
+    """What gate_proj(x) is multiplied with, bias included; the others likewise."""
+    v_scale: PositiveFloat = 1.0
+    """The factor of the values."""
+    b_scale: PositiveFloat = 1.0
+    """The factor of the vectors B."""
+    c_scale: PositiveFloat = 1.0
+    """The factor of the vectors C."""
+    step_scale: PositiveFloat = 1.0
+    """The factor of step_proj(x), to which step_bias is added."""
+    gated_norm: GatedNorm = "none"
+    """Whether what the heads read is normalised after the multiplication with the gate, as in
+    `mamba2`, before it, or not at all (`none`)."""
+    eps: Annotated[PositiveFloat | None, NotWith("gated_norm", "none", default=1e-5)] = UNSTATED
+    """Added to the mean of squares, inside the root of the norm (RMSNorm: Zhang and Sennrich 2019,
+    arXiv:1910.07467). What the heads of a group read is normalised as one vector, with a weight for
+    each channel."""
+
+    def _norm_parts(self, width: int) -> dict[str, Layout]:
+        return {} if self.gated_norm == "none" else super()._norm_parts(width)
+
+    def build(self) -> "nn.Module":
+        names = ("v", "b", "c", "gate", "step")
+        return self._module(
+            self.eps,
+            norm_first=self.gated_norm == "before_gate",
+            scales=tuple(getattr(self, f"{name}_scale") for name in names),
         )

@@ -413,6 +413,22 @@ REFUSED = {
         inside("vision-encoder-decoder.trocr", "decoder", cross_attention_hidden_size=None),
         "a map between an encoder and a decoder of different widths is not read",
     ),
+    "a bias of one map of Mamba-2 alone": (
+        with_config("falcon_h1", mamba_proj_bias=True),
+        "with a bias in both of its projections or in none",
+    ),
+    "a factor before a map with a bias": (
+        with_config("falcon_h1", mamba_proj_bias=True, projectors_bias=True),
+        "`ssm_in_multiplier` is read beside `mamba_proj_bias = false` alone",
+    ),
+    "a factor before queries with a bias": (
+        with_config("falcon_h1", attention_bias=True, attention_in_multiplier=1.5),
+        "`attention_in_multiplier` is read beside `attention_bias = false` alone",
+    ),
+    "a factor of a gate, and a bias after it": (
+        with_config("falcon_h1", mlp_bias=True),
+        "a factor of the gate is read with SiLU and without `mlp_bias` alone",
+    ),
     "slopes that transformers does not compute": (
         inside("mpt", "attn_config", alibi_bias_max=7),
         "`alibi_bias_max` must be 8",

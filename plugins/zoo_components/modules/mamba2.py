@@ -19,7 +19,9 @@ from zoo_components.modules.recurrent import Recurrent, State
 
 class Mamba2(Recurrent):
     """o_proj(inner_norm(gate * y)), where y_t = C_t S_t + skip x_t for each head, with
-    S_t = exp(-d_t exp(log_rate)) S_(t-1) + d_t B_t x_t^T."""
+    S_t = exp(-d_t exp(log_rate)) S_(t-1) + d_t B_t x_t^T; with `norm_first`,
+    o_proj(gate * inner_norm(y)). `scales` multiply what the maps to x, B, C, the gate and the step
+    compute."""
 
     def __init__(
         self,
@@ -34,9 +36,12 @@ class Mamba2(Recurrent):
         bias: bool,
         min_step: float | None,
         max_step: float | None,
-        eps: float,
+        eps: float | None,
+        norm_first: bool = False,
+        scales: tuple[float, ...] = (1.0,) * 5,
     ) -> None:
         super().__init__()
+        self.norm_first, self.scales = norm_first, scales
         self.n_heads, self.head_dim = n_heads, head_dim
         self.min_step, self.max_step = min_step, max_step
         self.n_groups, self.state_size = n_groups, state_size
@@ -52,7 +57,7 @@ class Mamba2(Recurrent):
         self.log_rate = nn.Parameter(torch.empty(n_heads))
         self.step_bias = nn.Parameter(torch.empty(n_heads))
         self.skip = nn.Parameter(torch.ones(n_heads))
-        self.inner_norm = GroupedRmsNorm(inner, n_groups, eps=eps)
+        self.inner_norm = None if eps is None else GroupedRmsNorm(inner, n_groups, eps=eps)
         self.o_proj = Linear(inner, d_model, bias=bias)
 
     def extra_repr(self) -> str:
@@ -65,7 +70,7 @@ class Mamba2(Recurrent):
         """As in `Recurrent`; the state is the last inputs of the convolutions, and those of the
         heads."""
         maps = [self.v_proj, self.b_proj, self.c_proj, self.gate_proj, self.step_proj]
-        *inputs, gate, step = together(maps, x)
+        *inputs, gate, step = map(scaled, together(maps, x), self.scales)
         convolutions = (self.v_conv, self.b_conv, self.c_conv)
         mixed, after = convolved(convolutions, inputs, seen, before)
         step = F.softplus(widen(step) + widen(self.step_bias))
@@ -81,11 +86,20 @@ class Mamba2(Recurrent):
         with without_autocast(x):
             state = None if before is None else before[3]
             read, state = decayed_sums(c, b, v, log_decay, state)
-        y = read.flatten(-4, -3) + widen(self.skip)[:, None, None] * heads
-        output: torch.Tensor = self.o_proj(
-            self.inner_norm(merge_heads(y) * F.silu(widen(gate))).to(x.dtype)
-        )
+        y = merge_heads(read.flatten(-4, -3) + widen(self.skip)[:, None, None] * heads)
+        output: torch.Tensor = self.o_proj(self.gated(y, F.silu(widen(gate))).to(x.dtype))
         return output, [*after, state]
+
+    def gated(self, y: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """gate * y, normalised, for both (..., length, n_heads * head_dim)."""
+        if self.inner_norm is None:
+            return y * gate
+        return self.inner_norm(y) * gate if self.norm_first else self.inner_norm(y * gate)
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """factor * x."""
+    return x if factor == 1.0 else x * factor
 
 
 class GroupedRmsNorm(nn.Module):
