@@ -68,6 +68,7 @@ RECURRENT = {
         "mamba",
         "mamba2",
         "mamba2_scaled",
+        "rg_lru",
         "parallel_hybrid",
     )
 }

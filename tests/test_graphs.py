@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     **{
         kind: {"builder": "decoder", "vocab": 50, "position": "none", "attention": kind}
-        for kind in ("linear", "gated_delta", "mamba2", "lightning", "parallel_hybrid")
+        for kind in ("linear", "gated_delta", "mamba2", "lightning", "rg_lru", "parallel_hybrid")
     },
     "mamba": {
         "builder": "decoder",

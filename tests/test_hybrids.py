@@ -31,6 +31,8 @@ HYBRIDS = [
     "falcon_h1",
     "falcon_h1.normed",
     "falcon_h1.normed_before_gate",
+    "recurrent_gemma",
+    "recurrent_gemma.wide",
     "falcon_mamba",
     "jamba",
     "mamba",

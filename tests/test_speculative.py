@@ -25,6 +25,7 @@ WITH_STATES: dict[str, dict[str, Any]] = {
     "mamba2": {"attention": "mamba2"},
     "lightning": {"attention": "lightning"},
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
+    "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {"attention": {"kind": "parallel_hybrid", "attention": {"window": 3}}},
     "hybrid": {
         "position": {"kind": "sinusoidal"},
