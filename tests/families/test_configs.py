@@ -397,9 +397,9 @@ REFUSED = {
         inside("encoder-decoder", "encoder", is_decoder=True),
         "an encoder that sees no later tokens is not read",
     ),
-    "an encoder of images that is no ViT": (
-        inside("vision-encoder-decoder", "encoder", model_type="deit"),
-        "an encoder that is no ViT is not read",
+    "an encoder of images that is neither ViT nor DeiT": (
+        inside("vision-encoder-decoder", "encoder", model_type="beit"),
+        "an encoder that is neither ViT nor DeiT is not read",
     ),
     "a decoder under images that is neither GPT-2 nor TrOCR": (
         inside("vision-encoder-decoder", "decoder", model_type="bert"),
