@@ -1,6 +1,6 @@
 """Embeddings of signals, such as audio: the `embedding` slot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -45,12 +45,7 @@ class ConvFrontend(Embedding):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.kernel_sizes) != len(self.strides):
-            raise contradiction(
-                f"there are {len(self.kernel_sizes)} kernel sizes and {len(self.strides)} strides",
-                "kernel_sizes",
-                "strides",
-            )
+        check_convolutions(self.kernel_sizes, self.strides)
         return self
 
     @property
@@ -79,14 +74,11 @@ class ConvFrontend(Embedding):
         return [(a, gated * b) for a, b in zip([self.n_features, *after], after, strict=False)]
 
     def layout(self) -> Layout:
-        parts: dict[str, Layout] = {}
-        for number, ((n_in, n_out), kernel) in enumerate(
-            zip(self.widths, self.kernel_sizes, strict=True)
-        ):
-            fan_in, fan_out = n_in * kernel, n_out * kernel
-            weight = Tensor((n_out, n_in, kernel), fan_in=fan_in, fan_out=fan_out)
-            bias = Tensor((n_out,), "bias", fan_in=fan_in, fan_out=fan_out)
-            parts[str(number)] = Layout({"weight": weight, "bias": bias})
+        sizes = zip(self.widths, self.kernel_sizes, strict=True)
+        parts = {
+            str(number): Layout(convolution(n_in, n_out, kernel, bias=True))
+            for number, ((n_in, n_out), kernel) in enumerate(sizes)
+        }
         return Layout(parts, f"n_features {self.n_features}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
@@ -101,3 +93,24 @@ class ConvFrontend(Embedding):
             positions=scheme,
             dropout=self.dropout,
         )
+
+
+def check_convolutions(kernel_sizes: Sequence[int], strides: Sequence[int]) -> None:
+    """Raise an error of the fields of these names if convolutions have no stride, or more."""
+    if len(kernel_sizes) != len(strides):
+        raise contradiction(
+            f"there are {len(kernel_sizes)} kernel sizes and {len(strides)} strides",
+            "kernel_sizes",
+            "strides",
+        )
+
+
+def convolution(
+    n_in: int, n_out: int, kernel: int, *, bias: bool, groups: int = 1
+) -> dict[str, Tensor]:
+    """The tensors of an `nn.Conv1d`."""
+    n_in, fan_out = n_in // groups, n_out // groups * kernel
+    parts = {"weight": Tensor((n_out, n_in, kernel), fan_in=n_in * kernel, fan_out=fan_out)}
+    if bias:
+        parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * kernel, fan_out=fan_out)
+    return parts

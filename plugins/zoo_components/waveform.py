@@ -9,13 +9,12 @@ from zoo.component import Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.slots import Embedding, Norm
+from zoo_components.frontend import Sizes, check_convolutions, convolution
 
 if TYPE_CHECKING:
     from torch import nn
 
     from zoo.position import PositionScheme
-
-Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 
 
 class Waveform(Embedding):
@@ -68,12 +67,7 @@ class Waveform(Embedding):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.kernel_sizes) != len(self.strides):
-            raise contradiction(
-                f"there are {len(self.kernel_sizes)} kernel sizes and {len(self.strides)} strides",
-                "kernel_sizes",
-                "strides",
-            )
+        check_convolutions(self.kernel_sizes, self.strides)
         if self.position_groups and self.d_model % self.position_groups:
             raise contradiction(
                 f"d_model = {self.d_model} cannot be divided into {self.position_groups} groups",
@@ -119,7 +113,7 @@ class Waveform(Embedding):
 
     def _convolution(self, number: int, kernel: int) -> Layout:
         n_in, n_out = self.n_inputs(number), self.d_conv
-        parts: dict[str, Tensor | Layout] = {**_convolution(n_in, n_out, kernel, bias=self.bias)}
+        parts: dict[str, Tensor | Layout] = {**convolution(n_in, n_out, kernel, bias=self.bias)}
         if self.normed(number):
             norm = {"weight": vector(n_out, value=1.0), "bias": vector(n_out, "bias")}
             parts["norm"] = Layout(norm)
@@ -127,7 +121,7 @@ class Waveform(Embedding):
 
     def _position_layer(self) -> Layout:
         width, groups, kernel = self.d_model, self.groups, self.kernel
-        parts = _convolution(width, width, kernel, bias=True, groups=groups)
+        parts = convolution(width, width, kernel, bias=True, groups=groups)
         if self.position_norm == "weight":
             # The lengths of normal weights with the variance 4 / (kernel * d_model), as in fairseq.
             length = 2 * (width / (groups * kernel)) ** 0.5
@@ -187,14 +181,3 @@ class Waveform(Embedding):
             norm=self.norm.build(),
             dropout=self.dropout,
         )
-
-
-def _convolution(
-    n_in: int, n_out: int, kernel: int, *, bias: bool, groups: int = 1
-) -> dict[str, Tensor]:
-    """The tensors of an `nn.Conv1d`."""
-    n_in, fan_out = n_in // groups, n_out // groups * kernel
-    parts = {"weight": Tensor((n_out, n_in, kernel), fan_in=n_in * kernel, fan_out=fan_out)}
-    if bias:
-        parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * kernel, fan_out=fan_out)
-    return parts

@@ -20,8 +20,8 @@ def load_runner(
     path = find_weights(path_or_name, registry).path
     spec = spec_of_weights(read_header(path), str(path), registry)
     kind: type[TextModel | ImageModel | SoundModel] = TextModel
-    if not of_texts:
-        kind = (
-            ImageModel if spec.model.images else SoundModel if spec.model.shortest_sound else kind
-        )
+    if spec.model.images and not of_texts:
+        kind = ImageModel
+    elif spec.model.shortest_sound and not of_texts:
+        kind = SoundModel
     return kind.load(path_or_name, device=device, dtype=dtype, registry=registry)
