@@ -93,8 +93,12 @@ def test_python_names_no_family() -> None:
 
 def code_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Every name and string of a module with its line, but for strings that stand alone, which are
-    docstrings."""
+    docstrings, and for the defaults of slots, which are kinds of components."""
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id == "Slot":
+            alone |= {id(given.value) for given in call.keywords if given.arg == "default"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.lineno, node.id
