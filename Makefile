@@ -4,21 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := vaswani-base
 
-.PHONY: demo test lint drill reliability bench clean
+.PHONY: demo test slow drill reliability bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/zoo build examples/vaswani_base.toml -o $(DEMO)
 	$(BIN)/zoo show $(DEMO)
 	$(BIN)/python examples/run_model.py $(DEMO)
 
-# One thread for each of the two processes: more would wait for each other. The modules are compiled
-# first, as tests start hundreds of processes, and Python may be told to keep no compiled modules.
+# One thread for each of the two processes: more would wait for each other. Work stealing keeps the
+# tests of a module, which share fixtures, in one of them. The modules are compiled first, as tests
+# start hundreds of processes, and Python may be told to keep no compiled modules.
+PYTEST := $(BIN)/python -m compileall -q zoo plugins && \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict zoo plugins/zoo_components plugins/zoo_sources
-	$(BIN)/python -m compileall -q zoo plugins
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not drill"
+	$(PYTEST) -m "not slow and not drill"
+
+# What `make test` tests on examples, tested on all there is.
+slow: $(VENV)/installed-dev
+	$(PYTEST) -m slow
 
 drill: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m drill

@@ -276,7 +276,7 @@ def test_images_from_the_standard_input(
     assert said(Path("a.png").read_bytes(), "-").strip() == lines.splitlines()[0]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a.png\n\nno.png\n")))
     message = refused("run", str(saved))
-    assert "standard input:2: error: the path of the image is empty" in message
+    assert "standard input:2: error: the path of an image is empty" in message
     assert "no.png: error: there is no such file" in message
     monkeypatch.setattr(sys, "stdin", None)  # closed
     message = refused("run", str(saved), "-")

@@ -6,13 +6,11 @@ import os
 import warnings
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from io import BytesIO
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from zoo.endless_files import check_ends
 from zoo.errors import InputError, Problem, ZooError
+from zoo.media_files import open_media
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,9 +57,7 @@ def read_image(source: str | os.PathLike[str] | bytes | Image) -> Image:
     image_type = pillow().Image.Image
     if isinstance(source, image_type):
         return _as_rgb(source)
-    if isinstance(source, bytes):
-        return _read(BytesIO(source))
-    if not isinstance(source, str | os.PathLike):
+    if not isinstance(source, str | os.PathLike | bytes):
         raise InputError(
             Problem(
                 "an image is the path of a file, bytes, or an image of Pillow, not of the type "
@@ -69,26 +65,11 @@ def read_image(source: str | os.PathLike[str] | bytes | Image) -> Image:
                 help="`PIL.Image.fromarray` makes one of an array of bytes, (height, width, 3)",
             )
         )
-    if not os.fspath(source):
-        raise InputError("the path of the image is empty")
-    path = Path(source)
-    try:
-        check_ends(path)
-        with path.open("rb") as file:
-            return _read(file if file.seekable() else BytesIO(file.read()))
-    except FileNotFoundError:
-        raise InputError("there is no such file") from None
-    except IsADirectoryError:
-        hint = "name the images in it, as the shell does for `FOLDER/*.jpg`"
-        raise InputError(Problem("this is a folder, and not an image", help=hint)) from None
-    except (OSError, ValueError) as error:  # a ValueError for a path with a null character
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with open_media(source, "an image", "*.jpg") as file:
+        return _read(file)
 
 
 def _read(file: BinaryIO) -> Image:
-    if not file.read(1):
-        raise InputError("the file is empty")
-    file.seek(0)
     pil = pillow()
     try:
         with _unwarned():

@@ -8,7 +8,6 @@ not known here is refused: ignored, it would give the model other pixels than th
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,15 +16,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from zoo.errors import Place, Problem, WeightsError, in_order
+from zoo.errors import Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
-from zoo.json_files import JsonFile, read_json
-from zoo.model_files import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
+from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.value_errors import value_message
 from zoo.wording import allowed, did_you_mean, dotted, quoted
 
-NESTED = "image_processor"
-"""The key of a `processor_config.json` under which the settings may be."""
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -166,15 +162,10 @@ def _table() -> _Table:
 
 
 class PublishedSettings(NamedTuple):
-    """The settings of a model's folder, and the places of their keys for messages."""
+    """The settings of a model's folder, and where they are."""
 
     settings: ImageSettings
-    file: JsonFile
-    inside: tuple[str, ...] = ()
-
-    def place(self, *keys: str) -> Place:
-        """The place of a key; that of the file if the key is not written there."""
-        return self.file.place(*self.inside, *keys)
+    file: ProcessorFile
 
 
 def read_image_settings(folder: Path, config: str | None = None) -> PublishedSettings:
@@ -192,16 +183,21 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
         WeightsError: there is no such file; it cannot be read; its image processor is not known; or
             a setting is not known or has a wrong value. All problems are reported.
     """
-    file, inside = _find(folder)
-    data = file.data[NESTED] if inside else file.data
-    written = {key: value for key, value in data.items() if value is not None}
-    processor = _processor_of(written, config, file, inside)
+    file = read_processor_file(
+        folder,
+        "image_processor",
+        what="how images become pixels",
+        example='{"image_processor_type": "ViTImageProcessor", "size": 224}',
+    )
+    given = file.settings.items()
+    written = {key: value for key, value in given if value is not None}
+    processor = _processor_of(written, config, file)
     fields = set(ImageSettings.model_fields) - {"order"}
     known = fields | _table().inert | {TYPE, OLDER_TYPE}
     problems = [
         Problem(
             f"`{key}` is a setting of images that is not supported",
-            file.place(*inside, key),
+            file.place(key),
             did_you_mean(key, fields),
         )
         for key in written
@@ -212,10 +208,10 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
     problems += [
         Problem(
             f"`{key}` is null, which versions of `transformers` read as true or as false",
-            file.place(*inside, key),
+            file.place(key),
             "state `true` or `false`",
         )
-        for key, value in data.items()
+        for key, value in given
         if value is None and key.startswith("do_") and defaults.get(key) is True
     ]
     stated = {key: value for key, value in written.items() if key in fields}
@@ -224,28 +220,14 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
             {**processor.defaults, **stated, "order": processor.order}
         )
     except ValidationError as error:
-        problems += [_problem(details, file, inside) for details in error.errors()]
+        problems += [_problem(details, file) for details in error.errors()]
     if problems:
         raise WeightsError(in_order(problems))
-    return PublishedSettings(settings, file, inside)
-
-
-def _find(folder: Path) -> tuple[JsonFile, tuple[str, ...]]:
-    """The file with the settings, and the keys under which they are."""
-    if os.path.lexists(folder / PROCESSOR_SETTINGS):
-        file = read_json(folder / PROCESSOR_SETTINGS)
-        if isinstance(file.data.get(NESTED), dict):
-            return file, (NESTED,)
-    if os.path.lexists(folder / PREPROCESSOR_SETTINGS):
-        return read_json(folder / PREPROCESSOR_SETTINGS), ()
-    message = f"there is no {PREPROCESSOR_SETTINGS}, which says how images become pixels"
-    hint = "put the one there that the model was published with, or write it: "
-    hint += '`{"image_processor_type": "ViTImageProcessor", "size": 224}`'
-    raise WeightsError(Problem(message, Place(str(folder)), hint))
+    return PublishedSettings(settings, file)
 
 
 def _processor_of(
-    written: Mapping[str, Any], config: str | None, file: JsonFile, inside: tuple[str, ...]
+    written: Mapping[str, Any], config: str | None, file: ProcessorFile
 ) -> _Processor:
     table = _table()
     key = TYPE if TYPE in written else OLDER_TYPE
@@ -254,13 +236,13 @@ def _processor_of(
         return table.processors[name]
     if name is not None:
         message, hint = f"the image processor {quoted(name)} is not supported", str(name)
-        place = file.place(*inside, key)
+        place = file.place(key)
         raise WeightsError(Problem(message, place, did_you_mean(hint, table.processors)))
     type_ = None if config is None else json.loads(config).get("model_type")
     if isinstance(type_, str) and type_ in table.of_types:
         return table.of_types[type_]
     message = f"it does not state `{TYPE}`, which says what counts where a setting is missing"
-    raise WeightsError(Problem(message, Place(str(file.path)), allowed(table.processors)))
+    raise WeightsError(Problem(message, file.place(), allowed(table.processors)))
 
 
 def _size(value: object, *, square: bool) -> object:
@@ -274,11 +256,11 @@ def _size(value: object, *, square: bool) -> object:
     return value
 
 
-def _problem(details: ErrorDetails, file: JsonFile, inside: tuple[str, ...]) -> Problem:
+def _problem(details: ErrorDetails, file: ProcessorFile) -> Problem:
     keys = tuple(str(key) for key in details["loc"])
-    place = file.place(*inside, *keys)
+    place = file.place(*keys)
     if place.line is None:  # such as a number in an array
-        place = file.place(*inside, *keys[:1])
+        place = file.place(*keys[:1])
     if details["type"] == "extra_forbidden":
         return Problem(f"`{dotted(keys)}` is a setting of images that is not supported", place)
     message = value_message(details)

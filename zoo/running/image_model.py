@@ -27,6 +27,7 @@ from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.labels import published_config, read_labels
+from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, classes_of, compared
 from zoo.running.text import Text, read_text
@@ -178,7 +179,7 @@ class ImageModel:
             raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
         images, task, name = list(images), self.task, self.transformer.spec.name
         if places is None:
-            places = [_place(image, number) for number, image in enumerate(images, 1)]
+            places = places_of(images, "image")
         writer = None
         if task in GENERATING:
             writer = Writer.read(self.transformer, self.text, self.settings, asked)
@@ -190,7 +191,8 @@ class ImageModel:
         check_top(asked.top, task, name)
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
-            pixels = self._pixels([(images[place], places[place]) for place in batch])
+            asked_for = [(images[place], places[place]) for place in batch]
+            pixels = torch.stack(read_each(asked_for, self._pixels))
             if writer is None:
                 found = list(self._read(pixels, texts, asked))
             else:
@@ -198,23 +200,14 @@ class ImageModel:
             results += [{"task": task, **one} for one in found]
         return results
 
-    def _pixels(self, images: Iterable[tuple[Any, Place]]) -> torch.Tensor:
-        """The pixels of images at their places, (batch, channels, height, width). Raises InputError
-        with the problems of all of them."""
-        found: list[torch.Tensor] = []
-        problems: list[Problem] = []
-        _, height, width = _image_shape(self.transformer.spec)
-        for image, place in images:
-            try:
-                rgb = read_image(image)
-                if self.image_settings.output_size is None:  # otherwise `load` has checked it
-                    _check_result(self.image_settings, rgb, (height, width))
-                found.append(pixels_of(rgb, self.image_settings))
-            except InputError as error:
-                problems += placed(error, place).problems
-        if problems:
-            raise InputError(problems)
-        return torch.stack(found)
+    def _pixels(self, image: str | os.PathLike[str] | bytes | Image) -> torch.Tensor:
+        """The pixels of an image, (channels, height, width). Raises InputError if it does not fit
+        the model."""
+        rgb = read_image(image)
+        if self.image_settings.output_size is None:  # otherwise `load` has checked it
+            _, height, width = _image_shape(self.transformer.spec)
+            _check_result(self.image_settings, rgb, (height, width))
+        return pixels_of(rgb, self.image_settings)
 
     def _read(
         self, pixels: torch.Tensor, texts: torch.Tensor | None, asked: Asked
@@ -296,14 +289,14 @@ def _check_size(published: PublishedSettings, spec: ModelSpec, shape: tuple[int,
             f"images become RGB, and {spec.name} takes images of {counted(channels, 'channel')}"
         )
         hint = "in Python, `zoo.load` returns the model, to be called with its own images"
-        raise WeightsError(Problem(message, Place(str(published.file.path)), hint))
+        raise WeightsError(Problem(message, published.file.place(), hint))
     made = settings.output_size
     if made is not None and list(made) != size:
         raise WeightsError(
             Problem(
                 f"by these settings images become {made[0]} x {made[1]} pixels, and {spec.name} "
                 f"takes {size[0]} x {size[1]}",
-                published.place(key),
+                published.file.place(key),
                 help="where `transformers` stretches the positions of a model to other images, as "
                 "those of DINOv2, the zoo does not: state the size that the model takes",
             )
@@ -323,8 +316,3 @@ def _check_result(settings: ImageSettings, image: Image, wanted: tuple[int, int]
                 help="the settings of images crop none: give it images of this shape",
             )
         )
-
-
-def _place(image: object, number: int) -> Place:
-    path = str(image) if isinstance(image, str | os.PathLike) else ""
-    return Place(path or f"image {number}")

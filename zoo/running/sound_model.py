@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from zoo.devices import input_device
-from zoo.errors import InputError, Place, Problem, placed
+from zoo.errors import InputError, Place, Problem
 from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
@@ -22,6 +22,7 @@ from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.labels import read_labels
 from zoo.running.letters import Letters, read_letters, without_blanks
+from zoo.running.media import places_of, read_each
 from zoo.running.tasks import check_top, classes_of
 from zoo.sounds.files import read_sound
 from zoo.sounds.settings import SoundSettings, read_sound_settings
@@ -134,26 +135,13 @@ class SoundModel:
         sounds, task = list(sounds), self.task
         check_top(asked.top, task, self.transformer.spec.name)
         if places is None:
-            places = [_place(sound, number) for number, sound in enumerate(sounds, 1)]
+            places = places_of(sounds, "sound")
         results: list[dict[str, Any]] = []
         for batch in cut(range(len(sounds))):
-            waveforms = self._waveforms([(sounds[number], places[number]) for number in batch])
+            asked_for = [(sounds[place], places[place]) for place in batch]
+            waveforms = read_each(asked_for, self._waveform)
             results += [{"task": task, **self._read(one, task, asked.top)} for one in waveforms]
         return results
-
-    def _waveforms(self, sounds: Iterable[tuple[Any, Place]]) -> list[torch.Tensor]:
-        """The waveforms of sounds at their places. Raises InputError with the problems of all of
-        them."""
-        found: list[torch.Tensor] = []
-        problems: list[Problem] = []
-        for sound, place in sounds:
-            try:
-                found.append(self._waveform(sound))
-            except InputError as error:
-                problems += placed(error, place).problems
-        if problems:
-            raise InputError(problems)
-        return found
 
     def _waveform(self, sound: str | os.PathLike[str] | bytes) -> torch.Tensor:
         """The waveform of a sound, (samples, 1). Raises InputError if it does not fit the model."""
@@ -179,8 +167,3 @@ class SoundModel:
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-
-
-def _place(sound: object, number: int) -> Place:
-    path = str(sound) if isinstance(sound, str | os.PathLike) else ""
-    return Place(path or f"sound {number}")

@@ -6,12 +6,11 @@ import os
 import wave
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import torch
 
-from zoo.endless_files import check_ends
 from zoo.errors import InputError, Problem
+from zoo.media_files import open_media
 from zoo.wording import counted
 
 WIDEST = 4
@@ -45,30 +44,15 @@ def read_sound(source: str | os.PathLike[str] | bytes) -> Sound:
         InputError: there is no such file, it cannot be read or is no such WAV file, or it is cut
             off or has no samples.
     """
-    if isinstance(source, bytes):
-        return _read(source)
-    if not isinstance(source, str | os.PathLike):
+    if not isinstance(source, str | os.PathLike | bytes):
         raise InputError(
             f"a sound is the path of a file, or bytes, not of the type `{type(source).__name__}`"
         )
-    if not os.fspath(source):
-        raise InputError("the path of the sound is empty")
-    path = Path(source)
-    try:
-        check_ends(path)
-        return _read(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError("there is no such file") from None
-    except IsADirectoryError:
-        hint = "name the sounds in it, as the shell does for `FOLDER/*.wav`"
-        raise InputError(Problem("this is a folder, and not a sound", help=hint)) from None
-    except (OSError, ValueError) as error:  # a ValueError for a path with a null character
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with open_media(source, "a sound", "*.wav") as file:
+        return _read(file.read())
 
 
 def _read(content: bytes) -> Sound:
-    if not content:
-        raise InputError("the file is empty")
     try:
         with wave.open(BytesIO(_with_plain_tag(content))) as opened:
             told = opened.getparams()

@@ -8,22 +8,18 @@ model other samples than those of its training.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from zoo.errors import InputError, Place, Problem, WeightsError, in_order
-from zoo.json_files import JsonFile, read_json
-from zoo.model_files import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
+from zoo.errors import InputError, Problem, WeightsError, in_order
+from zoo.processor_files import read_processor_file
 from zoo.sounds.files import Sound
 from zoo.value_errors import value_message
 from zoo.wording import did_you_mean, dotted
 
-NESTED = "feature_extractor"
-"""The key of a `processor_config.json` under which the settings may be."""
 INERT = frozenset(
     {"padding_value", "padding_side", "return_attention_mask", "processor_class", "tokenizer_class"}
 )
@@ -69,11 +65,17 @@ def read_sound_settings(folder: Path) -> SoundSettings:
         WeightsError: there is no such file; it cannot be read; or a setting is not known or has a
             wrong value. All problems are reported.
     """
-    file, inside = _find(folder)
-    data = file.data[NESTED] if inside else file.data
-    written = {key: value for key, value in data.items() if value is not None and key not in INERT}
+    file = read_processor_file(
+        folder,
+        "feature_extractor",
+        what="how sounds become waveforms",
+        example='{"sampling_rate": 16000, "do_normalize": true}',
+    )
+    given = file.settings.items()
     try:
-        return SoundSettings.model_validate(written)
+        return SoundSettings.model_validate(
+            {key: value for key, value in given if value is not None and key not in INERT}
+        )
     except ValidationError as error:
         problems = []
         for details in error.errors():
@@ -82,20 +84,6 @@ def read_sound_settings(folder: Path) -> SoundSettings:
             if details["type"] == "extra_forbidden":
                 message = "is a setting of sounds that is not supported"
                 hint = did_you_mean(keys[0], SoundSettings.model_fields)
-            place = file.place(*inside, *keys)
+            place = file.place(*keys)
             problems.append(Problem(f"`{dotted(keys)}` {message}", place, hint))
         raise WeightsError(in_order(problems)) from None
-
-
-def _find(folder: Path) -> tuple[JsonFile, tuple[str, ...]]:
-    """The file with the settings, and the keys under which they are."""
-    if os.path.lexists(folder / PROCESSOR_SETTINGS):
-        file = read_json(folder / PROCESSOR_SETTINGS)
-        if isinstance(file.data.get(NESTED), dict):
-            return file, (NESTED,)
-    if os.path.lexists(folder / PREPROCESSOR_SETTINGS):
-        return read_json(folder / PREPROCESSOR_SETTINGS), ()
-    message = f"there is no {PREPROCESSOR_SETTINGS}, which says how sounds become waveforms"
-    hint = "put the one there that the model was published with, or write it: "
-    hint += '`{"sampling_rate": 16000, "do_normalize": true}`'
-    raise WeightsError(Problem(message, Place(str(folder)), hint))
