@@ -97,7 +97,10 @@ def check(command: str, folder: Path, *, expected: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])],
+)
 def test_page(page: str, tmp_path: Path) -> None:
     if page == "docs/import.md":
         make_checkpoint(tmp_path / "checkpoint")
