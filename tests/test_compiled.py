@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import one_then_slow
 from torch import nn
 
 import zoo
@@ -78,7 +79,7 @@ def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch
 
 
 @torch._dynamo.config.patch(recompile_limit=32)  # type: ignore[no-untyped-call]
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", one_then_slow(SPECS))
 def test_another_length_needs_no_graph_of_its_own(name: str) -> None:
     """Nor another number of texts: a text alone, several, and several of different lengths do."""
     model = built(SPECS[name])

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from breadth import one_then_slow
 
 import zoo
 from zoo.families.registered import Families
@@ -97,10 +98,7 @@ def check(command: str, folder: Path, *, expected: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])],
-)
+@pytest.mark.parametrize("page", one_then_slow(PAGES))
 def test_page(page: str, tmp_path: Path) -> None:
     if page == "docs/import.md":
         make_checkpoint(tmp_path / "checkpoint")

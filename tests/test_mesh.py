@@ -12,6 +12,7 @@ from typing import Any
 import mesh_tasks as tasks
 import pytest
 import torch
+from breadth import one_then_slow
 from published_models import entry, register, weights, write_files
 from ranks import Ranks, ranks
 from small_specs import EXAMPLES, TINY, TINY_DUAL, small
@@ -124,7 +125,7 @@ def architectures() -> list[Any]:
 
 
 @MESHES
-@pytest.mark.parametrize("spec", architectures())
+@pytest.mark.parametrize("spec", one_then_slow(architectures()))
 def test_every_architecture(
     two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from breadth import slow
 from broken_plugins import (
     BROKEN,
     CUT,
@@ -185,10 +186,7 @@ TELLS = "test_a_broken_promise_is_told"
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ONE_FOR_EACH_CHECK.values() else pytest.param(name, marks=pytest.mark.slow)
-        for name in BROKEN
-    ],
+    [name if name in ONE_FOR_EACH_CHECK.values() else slow(name) for name in BROKEN],
 )
 def test_a_broken_promise_is_told(name: str, broken_reports: dict[str, Report]) -> None:
     report, broken = broken_reports[name], BROKEN[name]

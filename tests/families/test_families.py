@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from breadth import slow
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from families.cases import Case, all_cases
@@ -39,7 +40,17 @@ def one_thread() -> Iterator[None]:
 READ = {name: case for name, case in all_cases().items() if case.model_type in SERVED}
 
 
-@pytest.mark.parametrize("case", READ.values(), ids=READ)
+FURTHER = {name for name, case in READ.items() if name != case.model_type}
+"""The cases that are variants of another one."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        slow(pytest.param(case, id=name)) if name in FURTHER else pytest.param(case, id=name)
+        for name, case in READ.items()
+    ],
+)
 def test_family(case: Case, tmp_path: Path) -> None:
     """The logits are those of transformers, on every input; the export is the checkpoint, byte for
     byte, and transformers makes the same of it; and the config may leave out its defaults."""
