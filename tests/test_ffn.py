@@ -245,10 +245,12 @@ UNIT = {"unit_norm": LayerNorm(kind="layer_norm", width=D_MODEL, eps=0.1)}
 NETWORKS = [
     case(Mlp, mlp),
     case(Mlp, mlp, bias=False, activation="gelu"),
+    case(Mlp, mlp, bias="down", activation="silu"),
     case(Mlp, mlp, activation="prelu", slope=0.3),
     case(Mlp, mlp, activation="relu_squared", **INNER),
     case(Glu, glu),
     case(Glu, glu, bias=False, activation="gelu"),
+    case(Glu, glu, bias="down"),
     case(Glu, glu, activation="none"),
     case(Glu, glu, activation="prelu", **INNER),
     case(Conv1d, conv1d),
@@ -301,7 +303,9 @@ def test_layout_is_what_is_built(ffn: FeedForward, formula: object) -> None:
     assert {n for n in biases if not n.startswith(stated)} == {
         name for name in layout if name.endswith("proj.bias")
     }
-    assert any(name.endswith("proj.bias") for name in layout) == ffn.bias  # type: ignore[attr-defined]
+    maps = {name.removesuffix(".weight") for name in layout if name.endswith("proj.weight")}
+    with_bias = {True: maps, False: set(), "down": {"down_proj"}}[ffn.bias]  # type: ignore[attr-defined]
+    assert {name for name in maps if f"{name}.bias" in layout} == with_bias
 
 
 @pytest.mark.parametrize("kind", ["mlp", "glu", "conv1d"])

@@ -1,6 +1,6 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,8 +22,9 @@ class Mlp(Activated, FeedForward):
     gated: ClassVar[bool] = False
     d_ff: Shared[Size]
     """The inner width."""
-    bias: Shared[bool] = True
-    """Whether the maps have a bias."""
+    bias: Shared[bool | Literal["down"]] = True
+    """Whether the maps have a bias; with `down` the last map alone has one (GTE: Zhang et al. 2024,
+    arXiv:2407.19669)."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
     sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_ff")] = Field(
@@ -33,8 +34,8 @@ class Mlp(Activated, FeedForward):
 
     def layout(self) -> Layout:
         inner, outer = self._cuts()
-        to = linear(self.d_model, self.d_ff, bias=self.bias, cut=inner)
-        back = linear(self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer)
+        to = linear(self.d_model, self.d_ff, bias=self._inner_bias, cut=inner)
+        back = linear(self.d_ff, self.d_model, bias=bool(self.bias), residual=True, cut=outer)
         return Layout(
             {
                 **({"gate_proj": to} if self.gated else {}),
@@ -45,6 +46,11 @@ class Mlp(Activated, FeedForward):
             },
             f"{self.kind} {self.activation}, d_ff {self.d_ff}",
         )
+
+    @property
+    def _inner_bias(self) -> bool:
+        """Whether the maps to the hidden units have a bias."""
+        return self.bias is True
 
     def _cuts(self) -> tuple[Cut | None, Cut | None]:
         """The cuts of the maps to the hidden units and from them. None where a norm, or an
@@ -61,7 +67,8 @@ class Mlp(Activated, FeedForward):
             d_ff=self.d_ff,
             gated=self.gated,
             activation=self.build_activation(),
-            bias=self.bias,
+            inner_bias=self._inner_bias,
+            bias=bool(self.bias),
             sub_norm=self.sub_norm.build(),
             dropout=self.dropout,
         )

@@ -23,13 +23,14 @@ class Mlp(nn.Module):
         d_ff: int,
         gated: bool,
         activation: nn.Module,
+        inner_bias: bool,
         bias: bool,
         sub_norm: nn.Module,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
-        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = Linear(d_model, d_ff, bias=inner_bias) if gated else None
+        self.up_proj = Linear(d_model, d_ff, bias=inner_bias)
         self.activation = activation
         put_norm(self, "sub_norm", sub_norm)
         self.dropout = Dropout(dropout)
