@@ -39,9 +39,12 @@ OTHERS = {
     "clip_vision_model",
     "siglip_text_model",
     "siglip_vision_model",
+    "dpr",
+    "openai_privacy_filter",
 }
-"""An encoder of images under a language model, one without a classifier, and the encoders of models
-that compare texts with images, which no list but those of all models names."""
+"""An encoder of images under a language model, one without a classifier, the encoders of models
+that compare texts with images, those that compare texts, and one that only classifies tokens, which
+no list but those of all models names."""
 
 INERT = {
     "_name_or_path",

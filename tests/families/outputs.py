@@ -25,6 +25,7 @@ THEIR_NAMES = {
     "pooler_output": "pooler",
     "seq_relationship_logits": "nsp",
     "sop_logits": "nsp",
+    "relevance_logits": "pooler",
     "text_embeds": "output",
     "image_embeds": "output",
 }
@@ -66,6 +67,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     names = THEIR_NAMES | ({"last_hidden_state": "encoder"} if embeds else {})
     if case.kind == "dual_encoder":
         names = DUAL_NAMES
+    elif output.keys() & names.keys() == {"pooler_output"}:
+        names = {"pooler_output": "output"}  # a vector of each text is all that there is
     return {
         ours: without_padding(output[theirs], ours, inputs)
         for theirs, ours in names.items()
