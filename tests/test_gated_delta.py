@@ -47,7 +47,7 @@ def recurrent(a: GatedDelta, t: dict[str, torch.Tensor], x: torch.Tensor) -> tor
     alpha = torch.exp(
         -t["log_rate"].exp() * F.softplus(x @ t["decay_proj.weight"].T + t["rate_bias"])
     )
-    beta = torch.sigmoid(x @ t["beta_proj.weight"].T)
+    beta = (a.max_strength or 1) * torch.sigmoid(x @ t["beta_proj.weight"].T)
     gate = F.silu(x @ t["gate_proj.weight"].T)
     heads = []
     for h in range(a.n_heads):
@@ -69,10 +69,25 @@ def recurrent(a: GatedDelta, t: dict[str, torch.Tensor], x: torch.Tensor) -> tor
 @pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize("length", [1, 5, 70])
 @pytest.mark.parametrize(
-    "fields", [{}, {"n_key_heads": 4}, {"n_key_heads": 1, "kernel_size": 1}, {"v_head_dim": 7}]
+    "fields",
+    [
+        {},
+        {"n_key_heads": 4},
+        {"n_key_heads": 1, "kernel_size": 1},
+        {"v_head_dim": 7},
+        {"max_strength": 2.0},
+    ],
 )
 def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
     check_recurrence(described(**fields), recurrent, length)
+
+
+def test_a_strength_of_2_turns_a_value_around() -> None:
+    """With no decay, the same key again with the value 0 negates what it is mapped to."""
+    k, v = torch.eye(1, 3).double().expand(1, 2, 3), torch.tensor([[[4.0], [0.0]]]).double()
+    strength = torch.tensor([[1.0, 2.0]]).double()
+    read, _ = module_of.gated_delta_rule(k, k, v, torch.zeros(1, 2).double(), strength, None)
+    torch.testing.assert_close(read, torch.tensor([[[4.0], [-4.0]]]).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Shared, Size, Slot, contradiction
+from zoo.component import PositiveFloat, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear, vector
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
@@ -22,9 +22,9 @@ class GatedDelta(Recurrent):
     into a S (1 - b k k^T) + b v k^T, which replaces what k was mapped to, and reads S q. Queries,
     keys and values go through a short convolution and SiLU, queries and keys have length 1, and
     what is read is normalised and multiplied with a gate. The decay is
-    exp(-exp(log_rate) * softplus(decay_proj(x) + rate_bias)), the strength sigmoid(beta_proj(x)),
-    the gate silu(gate_proj(x)). Generation keeps the states, and the last inputs of the
-    convolutions."""
+    exp(-exp(log_rate) * softplus(decay_proj(x) + rate_bias)), the strength
+    max_strength * sigmoid(beta_proj(x)), the gate silu(gate_proj(x)). Generation keeps the states,
+    and the last inputs of the convolutions."""
 
     n_heads: Shared[Size]
     """The number of heads, each with a state, a value, a decay and a strength."""
@@ -36,6 +36,9 @@ class GatedDelta(Recurrent):
     """The width of a value head."""
     kernel_size: Size = 4
     """The number of tokens that the convolutions read, the token itself included."""
+    max_strength: PositiveFloat | None = Field(default=None, le=2)
+    """The upper bound of the strengths; by default 1. Above 1, up to 2, what a key is mapped to may
+    change its sign, so that states can count and swap (Grazzi et al. 2024, arXiv:2411.12537)."""
     head_norm: Annotated[
         Norm, Slot("norm", default="rms_norm", inherit=False, width="v_head_dim")
     ] = Field(default_factory=lambda data: RmsNorm(kind="rms_norm", width=data["v_head_dim"]))
@@ -94,5 +97,6 @@ class GatedDelta(Recurrent):
             head_dim=self.head_dim,
             v_head_dim=self.v_head_dim,
             kernel_size=self.kernel_size,
+            max_strength=1.0 if self.max_strength is None else self.max_strength,
             head_norm=self.head_norm.build(),
         )

@@ -38,11 +38,13 @@ class GatedDelta(Recurrent):
         head_dim: int,
         v_head_dim: int,
         kernel_size: int,
+        max_strength: float,
         head_norm: nn.Module,
     ) -> None:
         super().__init__()
         self.n_heads, self.n_key_heads = n_heads, n_key_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim
+        self.max_strength = max_strength
         keys, values = n_key_heads * head_dim, n_heads * v_head_dim
         self.q_proj = Linear(d_model, keys, bias=False)
         self.k_proj = Linear(d_model, keys, bias=False)
@@ -73,7 +75,8 @@ class GatedDelta(Recurrent):
         convolutions = (self.q_conv, self.k_conv, self.v_conv)
         mixed, after = convolved(convolutions, of_heads, seen, before)
         rate = widen(self.log_rate).exp() * F.softplus(widen(decay) + widen(self.rate_bias))
-        rate, beta = (hidden(t, seen) for t in (rate, widen(beta).sigmoid()))
+        strength = self.max_strength * widen(beta).sigmoid()
+        rate, beta = (hidden(t, seen) for t in (rate, strength))
         q, k = (unit(split_heads(t, self.head_dim)).unsqueeze(-3) for t in mixed[:2])
         groups = (self.n_key_heads, -1)
         v = split_heads(mixed[2], self.v_head_dim).unflatten(-3, groups)
