@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import zoo
 from zoo.layout import Layout
-from zoo_components.embedding import TokenEmbedding, Vectors
+from zoo_components.embedding import NormedTokens, TokenEmbedding, Vectors
 from zoo_components.norm import LayerNorm, NoNorm
 from zoo_components.position import Learned
 
@@ -29,7 +29,9 @@ def test_a_scale_that_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     assert torch.equal(module(ids, torch.arange(VOCAB)), module.tokens(ids) * factor)
 
 
-def described(*, normed: bool = False, **fields: Any) -> TokenEmbedding:
+def described(
+    *, normed: bool | Literal["before_positions"] = False, **fields: Any
+) -> TokenEmbedding:
     sizes = {"vocab": VOCAB, "d_model": D_MODEL} | fields
     inner = sizes.get("d_embed", D_MODEL)
     if fields.get("projection") == "before_positions":
@@ -37,6 +39,8 @@ def described(*, normed: bool = False, **fields: Any) -> TokenEmbedding:
     norm: Any = NoNorm(kind="none", width=inner)
     if normed:
         norm = LayerNorm(kind="layer_norm", width=inner)
+    if normed == "before_positions":
+        return NormedTokens(kind="normed_tokens", norm=norm, **sizes)
     return TokenEmbedding(kind="tokens", norm=norm, **sizes)
 
 
@@ -73,6 +77,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sqrt_d_model_rounded": {"scale": "sqrt_d_model_rounded"},
     "types": {"n_types": 3},
     "norm": {"normed": True},
+    "norm before positions": {"normed": "before_positions", "n_types": 2, "scale": 2.0},
     "factorised": {**FACTORISED, "normed": True, "n_types": 2},
     "factorised, scaled": {**FACTORISED, "scale": "sqrt_d_model", "projection_bias": False},
     "projected first": {**FACTORISED, "projection": "before_positions", "n_types": 2, "scale": 2.0},
@@ -119,9 +124,12 @@ def test_tokens(name: str, with_positions: bool, with_types: bool) -> None:
             x = projected(x, w)
         if description.n_types:
             x = x + w["types.weight"][0 if types is None else types[sequence, token]]
+        if isinstance(description, NormedTokens):
+            x = normed(x, w)
         if with_positions:
             x = x + w["positions.weight"][positions[sequence, token]]
-        x = normed(x, w)
+        if not isinstance(description, NormedTokens):
+            x = normed(x, w)
         return projected(x, w) if description.projection == "after_norm" else x
 
     expected = torch.stack([torch.stack([stated(b, t) for t in range(LENGTH)]) for b in range(2)])

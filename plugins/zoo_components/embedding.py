@@ -28,6 +28,7 @@ class TokenEmbedding(Embedding):
     """A learned vector for each token: dropout(norm(scale * table[ids] + positions)) (Vaswani et
     al. 2017, section 3.4)."""
 
+    norm_site: ClassVar[Literal["before_positions", "after_positions"]] = "after_positions"
     scale: PositiveFloat | Literal["sqrt_d_model", "sqrt_d_model_rounded"] = 1.0
     """The factor that multiplies the token vectors before anything is added; with
     `sqrt_d_model_rounded` it is sqrt(d_model) rounded to the model's dtype (Gemma)."""
@@ -134,11 +135,22 @@ class TokenEmbedding(Embedding):
             inner_width=self.inner_width,
             positions=scheme,
             norm=self.norm.build(),
+            norm_site=self.norm_site,
             dropout=self.dropout,
             zero_masked=self.masked_tokens == "zeroed",
             token_dropout=self.token_dropout,
             mask_id=self.mask_id,
         )
+
+
+class NormedTokens(TokenEmbedding):
+    """The embedding `tokens`, with a norm before positions are added, not after it: dropout(
+    norm(scale * table[ids]) + positions), as in the decoder of the smallest Blenderbot (Roller et
+    al. 2020, arXiv:2004.13637)."""
+
+    norm_site: ClassVar[Literal["before_positions", "after_positions"]] = "before_positions"
+    norm: Annotated[Norm, Slot("norm", width="inner_width")]
+    """The norm before positions are added."""
 
 
 class Vectors(Embedding):

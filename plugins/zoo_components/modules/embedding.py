@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import nn
 
@@ -11,7 +13,8 @@ from zoo_components.modules.norm import widen
 
 
 class TokenEmbedding(nn.Module):
-    """dropout(norm(scale * table[ids] + types + positions)), projected at the start or the end."""
+    """dropout(norm(scale * table[ids] + types + positions)), projected at the start or the end;
+    with the norm before the positions, dropout(norm(scale * table[ids] + types) + positions)."""
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class TokenEmbedding(nn.Module):
         inner_width: int,
         positions: PositionScheme | None,
         norm: nn.Module,
+        norm_site: Literal["before_positions", "after_positions"],
         dropout: float,
         zero_masked: bool,
         token_dropout: float,
@@ -37,6 +41,7 @@ class TokenEmbedding(nn.Module):
         self.types = nn.Embedding(n_types, inner_width) if n_types else None
         self.positions = positions
         self.norm = norm
+        self.norm_site = norm_site
         self.dropout = Dropout(dropout)
         self.proj = proj
         self.project_first = project_first
@@ -75,9 +80,12 @@ class TokenEmbedding(nn.Module):
             x = x + self._type_vectors(self.types, ids, token_types)
         else:
             refuse_types(token_types)
+        if self.norm_site == "before_positions":
+            x = self.norm(x)
         if self.positions is not None:
             x = self.positions.embed(x, positions)
-        x = self.norm(x)
+        if self.norm_site == "after_positions":
+            x = self.norm(x)
         if self.zero_masked and mask is not None:
             x = x.masked_fill(~mask[..., None], 0.0)
         x = self.dropout(x)
