@@ -192,6 +192,18 @@ def test_sentence_embedding(pooling: str, mask: str) -> None:
     same(module(x, mask=MASKS[mask]), vectors / lengths, module, x)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_sentence_embedding_with_a_wide_map_before_the_dense_layer(bias: bool) -> None:
+    description = SentenceEmbedding(
+        kind="sentence", d_model=D_MODEL, d_hidden=7, d_out=3, dense_bias=bias, normalize=False
+    )
+    module, x = built(description), states(3, 5)
+    w = module.state_dict(keep_vars=True)
+    assert {name.partition(".")[0] for name in w} == {"hidden", "dense"}
+    vectors = linear(w, "dense", linear(w, "hidden", x.mean(-2)))
+    same(module(x), vectors, module, x)
+
+
 def test_sentence_embedding_is_the_pooled_vector_without_more() -> None:
     module = built(SentenceEmbedding(kind="sentence", d_model=D_MODEL, normalize=False))
     x = states(2, 5)

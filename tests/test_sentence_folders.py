@@ -187,6 +187,55 @@ def test_a_dense_layer_without_bias_or_activation(source: Path) -> None:
     torch.testing.assert_close(imported(source), expected, rtol=0, atol=1e-6)
 
 
+SECOND = ("sentence_transformers.models.Dense", "10_Dense")
+
+
+@pytest.fixture
+def wide(source: Path) -> Path:
+    """Return the source with two dense layers without activations or biases, as EmbeddingGemma."""
+    torch.manual_seed(1)
+    state_modules(source, [TRANSFORMER, POOLING, DENSE, SECOND, NORMALIZE])
+    identity = "torch.nn.modules.linear.Identity"
+    for (_, folder), (n_in, n_out) in ((DENSE, (WIDTH, 12)), (SECOND, (12, OUT))):
+        dense = {"in_features": n_in, "out_features": n_out, "bias": False}
+        write(source / folder / "config.json", {**dense, "activation_function": identity})
+        weights = {"linear.weight": torch.randn(n_out, n_in)}
+        save_file(weights, source / folder / "model.safetensors", {"format": "pt"})
+    return source
+
+
+def test_two_dense_layers(wide: Path, tmp_path: Path) -> None:
+    first, second = (
+        load_file(wide / folder / "model.safetensors")["linear.weight"]
+        for _, folder in (DENSE, SECOND)
+    )
+    expected = F.normalize(pooled(states(wide), "mean") @ first.T @ second.T, dim=-1)
+    torch.testing.assert_close(imported(wide), expected, rtol=0, atol=1e-6)
+    export_folder(tmp_path / "imported", tmp_path / "exported")
+    for path in (path.relative_to(wide) for path in wide.rglob("*") if path.is_file()):
+        assert (tmp_path / "exported" / path).read_bytes() == (wide / path).read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("folder", "change_of", "message"),
+    [
+        ("2_Dense", {"activation_function": TANH}, "the dense layer before this one"),
+        ("10_Dense", {"bias": True}, "both must have a bias or none"),
+    ],
+)
+def test_two_dense_layers_that_are_not_supported(
+    wide: Path, folder: str, change_of: dict[str, Any], message: str
+) -> None:
+    change(wide / folder / "config.json", **change_of)
+    assert message in refused(wide, at="10_Dense/config.json")
+
+
+def test_two_dense_layers_in_the_other_order(wide: Path) -> None:
+    state_modules(wide, [TRANSFORMER, POOLING, SECOND, DENSE])
+    message = refused(wide, at="modules.json")
+    assert "`2_Dense` must have a higher number than `10_Dense`" in message
+
+
 def test_the_folder_comes_back_byte_for_byte(source: Path, tmp_path: Path) -> None:
     import_folder(source, tmp_path / "imported")
     export_folder(tmp_path / "imported", tmp_path / "exported")
@@ -228,7 +277,7 @@ def test_no_list_of_modules(source: Path, text: str) -> None:
         [TRANSFORMER],
         [POOLING, TRANSFORMER],
         [TRANSFORMER, POOLING, NORMALIZE, DENSE],
-        [TRANSFORMER, POOLING, DENSE, DENSE],
+        [TRANSFORMER, POOLING, DENSE, DENSE, DENSE],
         [TRANSFORMER, POOLING, ("sentence_transformers.models.LSTM", "2_LSTM")],
     ],
 )
@@ -237,6 +286,11 @@ def test_modules_that_are_not_supported(source: Path, modules: list[tuple[str, s
     message = refused(source, at="modules.json")
     assert "not supported" in message
     assert "a Transformer, a Pooling" in message
+
+
+def test_two_dense_layers_in_one_folder(source: Path) -> None:
+    state_modules(source, [TRANSFORMER, POOLING, DENSE, DENSE])
+    assert "must have a higher number" in refused(source, at="modules.json")
 
 
 @pytest.mark.parametrize(

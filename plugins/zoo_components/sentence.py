@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from zoo.component import contradiction
+from zoo.component import Size, contradiction
 from zoo.layout import Layout, linear
 from zoo.purpose import Task
 from zoo.slots import Head
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 class SentenceEmbedding(Head):
     """A vector for each sequence, made to be compared with others (Reimers and Gurevych 2019,
-    arXiv:1908.10084): normalize(activation(dense(pool(x))))."""
+    arXiv:1908.10084): normalize(activation(dense(pool(x)))), with or without a linear map to
+    `d_hidden` before the dense layer."""
 
     reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
@@ -25,10 +26,13 @@ class SentenceEmbedding(Head):
     """How the states of the tokens become one vector."""
     d_out: SizeOrNone = "none"
     """The width of a dense layer after the pooling; with `none` there is no such layer."""
+    d_hidden: Size | None = None
+    """The width of what the dense layer reads, after a linear map from d_model (EmbeddingGemma:
+    Vera et al. 2025, arXiv:2509.20354); by default, that is d_model, without the map."""
     activation: Literal["none", "tanh"] = "none"
     """The activation after the dense layer."""
     dense_bias: bool = True
-    """Whether the dense layer has a bias."""
+    """Whether the dense layer, and the map before it, have a bias."""
     normalize: bool = True
     """Whether vectors are scaled to length 1, so that their dot products are cosines."""
 
@@ -43,30 +47,40 @@ class SentenceEmbedding(Head):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.d_out == "none":
-            for name, default in (("activation", "none"), ("dense_bias", True)):
+            defaults = {"d_hidden": None, "activation": "none", "dense_bias": True}
+            for name, default in defaults.items():
                 if getattr(self, name) != default:
                     raise contradiction(f"`{name}` is that of a dense layer: state `d_out`", name)
         return self
 
     def layout(self) -> Layout:
+        maps = {
+            name: linear(n_in, n_out, bias=self.dense_bias)
+            for name, (n_in, n_out) in self._maps().items()
+        }
+        return Layout(maps, self.kind)
+
+    def _maps(self) -> dict[str, tuple[int, int]]:
+        """The widths, from and to, of each map."""
         width = number(self.d_out)
         if width is None:
-            return Layout(label=self.kind)
-        dense = linear(self.d_model, width, bias=self.dense_bias)
-        return Layout({"dense": dense}, self.kind)
+            return {}
+        if self.d_hidden is None:
+            return {"dense": (self.d_model, width)}
+        return {"hidden": (self.d_model, self.d_hidden), "dense": (self.d_hidden, width)}
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear
         from zoo_components.modules.activation import make_activation
         from zoo_components.modules.sentence import SentenceEmbedding as Module
 
-        width = number(self.d_out)
-        dense = None
-        if width is not None:
-            dense = Linear(self.d_model, width, bias=self.dense_bias)
+        maps = {
+            name: Linear(*widths, bias=self.dense_bias) for name, widths in self._maps().items()
+        }
         return Module(
             pooling=self.pooling,
-            dense=dense,
+            hidden=maps.get("hidden"),
+            dense=maps.get("dense"),
             activation=make_activation(self.activation),
             normalize=self.normalize,
         )

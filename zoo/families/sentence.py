@@ -1,7 +1,7 @@
 """Folders of sentence-transformers: `modules.json` lists the modules that follow the Transformer.
 
-They may be a pooling, a dense layer and a normalisation, in this order. They become the model's
-head; the vocabulary has the kind of the head and its names of poolings and activations.
+They may be a pooling, one or two dense layers and a normalisation, in this order. They become the
+model's head; the vocabulary has the kind of the head and its names of poolings and activations.
 """
 
 from __future__ import annotations
@@ -58,19 +58,27 @@ def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | Non
         if name == "Pooling":
             head["pooling"] = _pooling(config, words)
         else:
-            head |= _dense(config, words)
+            head = _with_dense(head, config, words)
             found = find_tensors(folder / where)
-            tensors = {f"{where}/{key}": tensor for key, tensor in found.items()}
+            tensors |= {f"{where}/{key}": tensor for key, tensor in found.items()}
     return SentenceHead(head, tensors, tuple(files))
 
 
 def dense_rules(keys: Iterable[str]) -> dict[str, Rule]:
-    """Return the rules for the tensors of dense layers, each in a folder of its own."""
-    folders = {key.partition("/")[0] for key in keys if "/" in key}
+    """Return the rules for the tensors of dense layers, each in a folder of its own, in the order
+    of `_by_number`."""
+    folders = sorted({key.partition("/")[0] for key in keys if "/" in key}, key=_by_number)
+    names = ("hidden", "dense")[2 - len(folders) :]
     return {
-        f"dense_{folder}": Rule(hf=f"{folder}/linear.{{w}}", zoo="head.dense.{w}")
-        for folder in sorted(folders)
+        f"dense_{folder}": Rule(hf=f"{folder}/linear.{{w}}", zoo=f"head.{name}.{{w}}")
+        for folder, name in zip(folders, names, strict=True)
     }
+
+
+def _by_number(folder: str) -> tuple[int, str]:
+    """Sort the folders of modules, such as `2_Dense`, as sentence-transformers numbers them."""
+    number = folder.partition("_")[0]
+    return int(number) if number.isdecimal() else 0, folder
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
@@ -84,7 +92,9 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     kinds = [kind.removeprefix(_PREFIX).rpartition(".")[2] for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling", *rest] for rest in _ENDS):
         order = ", ".join(quoted(kind) for kind in kinds)
-        hint = "a Transformer, a Pooling, and perhaps a Dense and a Normalize, in this order"
+        hint = (
+            "a Transformer, a Pooling, and perhaps one or two Dense and a Normalize, in this order"
+        )
         raise WeightsError(Problem(f"these modules are not supported: {order}", place, hint))
     if modules[0][1]:
         message = f"the Transformer is in {quoted(modules[0][1])}, not beside this file"
@@ -92,10 +102,14 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     if wrong := [where for _, where in modules[1:] if not _FOLDER.fullmatch(where)]:
         message = f"{quoted(wrong[0])} is not the name of a folder beside this file"
         raise WeightsError(Problem(message, place))
+    folders = [where for kind, (_, where) in zip(kinds, modules, strict=True) if kind == "Dense"]
+    if folders != sorted(set(folders), key=_by_number):
+        message = f"{quoted(folders[1])} must have a higher number than {quoted(folders[0])}"
+        raise WeightsError(Problem(message, place))
     return [(kind, where) for kind, (_, where) in zip(kinds, modules, strict=True)]
 
 
-_ENDS: list[list[str]] = [[], ["Normalize"], ["Dense"], ["Dense", "Normalize"]]
+_ENDS = [[*n * ["Dense"], *end] for n in range(3) for end in ([], ["Normalize"])]
 
 
 def _pooling(config: JsonFile, words: SentenceWords) -> str:
@@ -112,6 +126,20 @@ def _pooling(config: JsonFile, words: SentenceWords) -> str:
         hint = f"one of these: {', '.join(sorted(words.pooling))}"
         raise WeightsError(Problem(message, Place(str(config.path)), hint))
     return words.pooling[modes[0]]
+
+
+def _with_dense(head: Mapping[str, Any], config: JsonFile, words: SentenceWords) -> dict[str, Any]:
+    """The spec of a head with one more dense layer."""
+    added = _dense(config, words)
+    if "d_out" not in head:
+        return {**head, **added}
+    if head["activation"] != "none":
+        message = "the dense layer before this one has an activation, which is not supported"
+        raise WeightsError(Problem(message, Place(str(config.path))))
+    if head["dense_bias"] != added["dense_bias"]:
+        message = "of two dense layers, both must have a bias or none"
+        raise WeightsError(Problem(message, config.place("bias")))
+    return {**head, **added, "d_hidden": head["d_out"]}
 
 
 def _dense(config: JsonFile, words: SentenceWords) -> dict[str, Any]:

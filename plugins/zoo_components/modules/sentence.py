@@ -10,13 +10,20 @@ from zoo_components.modules.classifier import pool
 
 
 class SentenceEmbedding(nn.Module):
-    """normalize(activation(dense(pool(x))))."""
+    """normalize(activation(dense(hidden(pool(x)))))."""
 
     def __init__(
-        self, *, pooling: str, dense: nn.Module | None, activation: nn.Module, normalize: bool
+        self,
+        *,
+        pooling: str,
+        hidden: nn.Module | None,
+        dense: nn.Module | None,
+        activation: nn.Module,
+        normalize: bool,
     ) -> None:
         super().__init__()
         self.pooling = pooling
+        self.hidden = hidden
         self.dense = dense
         self.activation = activation
         self.normalize = normalize
@@ -25,6 +32,8 @@ class SentenceEmbedding(nn.Module):
         """(..., length, d_model) to (..., d_model), or (..., d_out) with a dense layer; `mask` as
         in `pool`."""
         x = pool(x, self.pooling, mask)
+        if self.hidden is not None:
+            x = self.hidden(x)
         if self.dense is not None:
             x = self.activation(self.dense(x))
         return F.normalize(x, dim=-1) if self.normalize else x
