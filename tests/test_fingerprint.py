@@ -3,6 +3,7 @@ result."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def test_a_fingerprint_is_of_one_version(
     assert told.count("no fingerprint is known") == told.count("outputs within 0.0e+00") == 1
 
 
-@pytest.mark.parametrize(("off", "status"), [(0.0, 0), (1e-3, 2)])
+@pytest.mark.parametrize(("off", "status"), [(0.0, 0), (1e-3, 2), (math.nan, 2)])
 def test_another_output_is_told(
     off: float, status: int, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +139,15 @@ def test_another_output_is_told(
     assert run(["verify", "small.v1", "--fingerprint"]) == status
     told = capsys.readouterr().err
     assert ("does not compute what its fingerprint says" in told) is (status == 2)
+    assert run(["verify", "small.v1", "--fingerprint", "--json"]) == status
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert row["right"] is (status == 0)
+    distance = None if math.isnan(off) else pytest.approx(off, rel=0.01, abs=1e-6)
+    assert row["difference"] == distance
     assert run(["verify", "small.v1"]) == 0
     (snapshot,) = store.snapshots()
     (snapshot / "model.safetensors").unlink()

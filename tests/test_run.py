@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -735,6 +736,43 @@ def test_lines_of_the_standard_input(
     given(b"ich\nein\nbier\n\n")
     assert run(["run", folder, "-n", "5"]) == 2
     assert "standard input:4: error: the text is empty" in capsys.readouterr().err
+
+
+class Waiting(io.RawIOBase):
+    """The lines of a program that sends one only when it has read the answer to the last one."""
+
+    def __init__(self, lines: Sequence[bytes], answers: int) -> None:
+        self.left, self.answers, self.read_back = list(lines), answers, list[str]()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if len(self.left) < len(LINES):
+            self.read_back.append(os.read(self.answers, 1 << 16).decode())
+        line = self.left.pop(0) if self.left else b""
+        buffer[: len(line)] = line
+        return len(line)
+
+
+def test_another_program_waits_for_each_answer(
+    with_words: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = with_words("pair")
+    alone = [said(capsys, folder, line, "-n", "5") for line in LINES]
+    answers, output = os.pipe()
+    os.set_blocking(answers, False)
+    program = Waiting([f"{line}\n".encode() for line in LINES], answers)
+    with os.fdopen(output, "w") as stdout, os.fdopen(answers), monkeypatch.context() as here:
+        here.setattr(sys, "stdout", stdout)
+        here.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(program)))
+        assert run(["run", folder, "-n", "5", "--line-buffered"]) == 0
+    assert program.read_back == alone
+    told = refused("run", folder, "ich", "--line-buffered")
+    assert "--line-buffered goes with lines of the standard input" in told
 
 
 def test_a_blank_line_is_translated_to_one(

@@ -181,6 +181,12 @@ translating."""
 )
 @weights_option
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
+@click.option(
+    "--line-buffered",
+    is_flag=True,
+    help="Answer each line of the standard input when it comes, for another program that waits for "
+    "the answer.  [default: 256 lines at once]",
+)
 @json_option
 @click.pass_context
 def run(context: click.Context, /, **given: Any) -> None:
@@ -257,6 +263,7 @@ class _Options(NamedTuple):
     cuda_graph: bool
     weights: str | None
     mask_id: int | None
+    line_buffered: bool
     as_json: bool
 
     @property
@@ -278,6 +285,8 @@ class _Options(NamedTuple):
                 raise click.UsageError(told)
         if self.system is not None and not self.chat:
             raise click.UsageError("--system goes with --chat")
+        if self.line_buffered and self.inputs:
+            raise click.UsageError("--line-buffered goes with lines of the standard input")
         n_texts = len(self.inputs)
         if self.pairs and n_texts % 2:
             raise click.UsageError(
@@ -436,7 +445,8 @@ def _answer_inputs(
             raise click.UsageError("--answers: a chat that you type goes on with one answer")
         _converse(answer, options.instructions)
     else:
-        for number, (places, lines) in enumerate(standard_input.lines()):
+        at_once = 1 if options.line_buffered else standard_input.AT_ONCE
+        for number, (places, lines) in enumerate(standard_input.lines(at_once)):
             prompts = options.prompts_of_lines(lines, places)
             # Messages about a file name its own path.
             where = list(map(_file_place, lines, places)) if reads_files else places
@@ -506,7 +516,7 @@ def _for_lines(asked: Asked, number: int) -> Asked:
 def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None:
     """Answer typed lines, each as the next message of one chat."""
     click.echo("> ", nl=False, err=True)
-    for _, (line,) in standard_input.lines():
+    for _, (line,) in standard_input.lines(1):
         if line.strip():
             chat.append(_message("user", line))
             chat.append(_message("assistant", answer(chat)))

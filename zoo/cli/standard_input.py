@@ -14,16 +14,16 @@ FIRST = "utf-8-sig"
 """The encoding of the beginning of a text, which skips a byte order mark as written by Windows."""
 
 
-def lines() -> Iterator[tuple[list[Place], list[str]]]:
-    """Yield the lines of the standard input with their places: one at a time if they are typed,
-    many at once otherwise.
+def lines(at_once: int) -> Iterator[tuple[list[Place], list[str]]]:
+    """Yield the lines of the standard input with their places, so many at once; typed ones one at a
+    time.
 
     Raises:
         InputError: a line is not UTF-8.
     """
     if sys.stdin is None:  # closed
         return
-    n_at_once = 1 if sys.stdin.isatty() else AT_ONCE
+    at_once = 1 if sys.stdin.isatty() else at_once
     places: list[Place] = []
     found: list[str] = []
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -34,7 +34,7 @@ def lines() -> Iterator[tuple[list[Place], list[str]]]:
             if found:  # the lines before it have their results
                 yield places[:-1], found
             raise InputError(Problem("this line is not UTF-8", places[-1])) from None
-        if len(found) == n_at_once:
+        if len(found) == at_once:
             yield places, found
             places, found = [], []
     if found:
