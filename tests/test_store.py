@@ -547,11 +547,9 @@ def test_a_name_with_an_empty_version_is_refused(
 ) -> None:
     """As of `small@$VERSION` in a shell where the variable is not set."""
     assert run(["pull", "small"]) == 0
-    for command in ("rm", "load", "show", "verify"):
+    for command in ("rm", "load", "show", "verify", "pull"):
         assert "there is no version after the `@` of `small@`" in refused(command, "small@")
     assert len(versions(store)) == 1
-    told = refused("pull", f"small@{versions(store)[0]}")
-    assert f"the registry states the version of small: leave out `@{versions(store)[0]}`" in told
 
 
 def test_a_ref_of_another_format_is_refused(
@@ -665,6 +663,42 @@ def test_a_version_stays_when_the_name_moves_on(
     again = zoo.load(f"small@{version[:6]}").state_dict()
     assert all(again[name].equal(old[name]) for name in old)
     assert any(not new[name].equal(old[name]) for name in old)
+
+
+def test_a_stated_version_is_pulled_on_a_machine_that_has_none(
+    project: Path, published: Path, store: Store, refused: Refused
+) -> None:
+    """As a script that names a version expects."""
+    assert run(["pull", "small"]) == 0
+    (version,) = versions(store)
+    for bring in (["pull", f"small@{version}"], ["load", f"small@{version[:6]}"]):
+        shutil.rmtree(store.root)
+        told = refused("show", f"small@{version}")
+        assert f"help: `zoo pull small@{version}` brings it there" in told
+        assert run(bring) == 0
+        assert versions(store) == [version]
+    shutil.rmtree(store.root)
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    told = refused("pull", f"small@{version}")
+    assert f"the registry does not state the version `{version}` of small.v1" in told
+    model = find_pretrained("small", zoo.load_registry())
+    assert model is not None
+    assert f"help: it states `{model.version}`; `zoo pull small` brings the one that" in told
+    with pytest.raises(StoreError, match=f"the store has no version `{version}` of `small`"):
+        zoo.load(f"small@{version}")
+    assert not store.root.exists()
+
+
+def test_what_is_known_only_once_it_is_here_has_no_version_before(
+    untold: Path, store: Store, refused: Refused
+) -> None:
+    told = refused("pull", "small.v1@12", "--trust-first-use")
+    assert "the registry does not state the version `12` of small.v1" in told
+    assert "help: it states no digests; `zoo pull small.v1` brings" in told
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    (version,) = versions(store)
+    assert run(["rm", "small.v1"]) == 0
+    assert run(["pull", f"small.v1@{version}"]) == 0
 
 
 def test_an_unknown_version_tells_those_there_are(published: Path, store: Store) -> None:

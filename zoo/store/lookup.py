@@ -19,35 +19,45 @@ def published(name: str, registry: Registry) -> Pretrained:
     none."""
     model = find_pretrained(name, registry)
     if model is None:
-        bare, at, version = name.partition("@")
-        if at:
-            hint = f"the registry states the version of {bare}: leave out {quoted(at + version)}"
-        else:
-            known = registry.catalog.known()
-            hint = did_you_mean(name, known, "`zoo list models` lists the models")
+        known = registry.catalog.known()
+        hint = did_you_mean(name, known, "`zoo list models` lists the models")
         raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
     return model
 
 
+def bare_and_version(name: str) -> tuple[str, str | None]:
+    """Return the parts of `name@version`; no version for a bare name. Raises `StoreError` if
+    nothing follows the `@`."""
+    bare, at, version = name.partition("@")
+    if at and not version:
+        hint = f"for any version: {quoted(bare)}"
+        raise StoreError(Problem(f"there is no version after the `@` of `{name}`", help=hint))
+    return bare, version or None
+
+
 def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
-    """Return the ref of `name`, or of `name@version` with the start of a version; None if the
-    model of a bare name is not in the store as the registry states it.
+    """Return the ref of `name`, or of `name@version` with the start of a version; None if what the
+    registry states under this name, and of this version, is not in the store.
 
     Raises:
-        StoreError: there is no such model, or not that version of it.
+        StoreError: there is no such model, or that version of it is neither in the store nor the
+            one that the registry states.
     """
-    if "@" not in name:
-        model = with_trusted(published(name, registry), store, registry)
+    bare, version = bare_and_version(name)
+    if version is not None:
+        for one in stored_versions(name, registry, store):
+            if (ref := read_ref(store, *one)) is not None:
+                return ref
+    model = with_trusted(published(bare, registry), store, registry)
+    if version is None:
         ref = read_ref(store, model.name, model.version) if model.is_pinned else None
         return ref if ref is not None and is_of(ref, model) else None
-    found = [read_ref(store, *one) for one in stored_versions(name, registry, store)]
-    if not found or found[0] is None:
-        bare, _, version = name.partition("@")
+    if not model.has_version(version):
         hint = _listed(stored_versions(bare, registry, store))
         hint = hint or f"`zoo pull {bare}` brings the one that is published"
         message = f"the store has no version {quoted(version)} of {quoted(bare)}"
         raise StoreError(Problem(message, help=hint))
-    return found[0]
+    return None
 
 
 def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
@@ -65,14 +75,13 @@ def stored_versions(name: str, registry: Registry, store: Store) -> list[tuple[s
     Raises:
         StoreError: several versions begin so, or nothing follows the `@`.
     """
-    name, at, start = name.partition("@")
+    name, start = bare_and_version(name)
     warn_if_out_of_use(name, registry)
     there = versions(store, registry.catalog.full_name(name))
+    if start is None:
+        return list(there)
     found = [one for one in there if one[1].startswith(start)]
-    if at and not start:
-        hint = f"for any version: {quoted(name)}"
-        raise StoreError(Problem(f"there is no version after the `@` of `{name}@`", help=hint))
-    if at and len(found) > 1:
+    if len(found) > 1:
         message = f"the store has several versions {quoted(start)} of {quoted(name)}"
         raise StoreError(Problem(message, help=_listed(found)))
     return found

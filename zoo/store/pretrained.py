@@ -149,6 +149,10 @@ class Pretrained:
         lines += [f"{file.sha256} {path}\n" for path, file in sorted(self.manifest.files.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
+    def has_version(self, start: str) -> bool:
+        """Whether its version is known, and begins so."""
+        return self.is_pinned and self.version.startswith(start)
+
     def with_files(self, source: Source, files: Mapping[str, File]) -> Pretrained:
         """Return the model with this source and these files."""
         return replace(

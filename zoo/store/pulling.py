@@ -17,12 +17,13 @@ from zoo.store.collecting import restored
 from zoo.store.fetching import fetch_all, left_of, selected_files
 from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
-from zoo.store.lookup import published
+from zoo.store.lookup import bare_and_version, published
 from zoo.store.pretrained import File, Pretrained
 from zoo.store.refs import DamagedRefError, Ref, read_ref, write_ref
 from zoo.store.stated import is_of, not_as_stated
 from zoo.weights.file import changed_tensors
 from zoo.weights.reader import open_weights
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -44,7 +45,8 @@ def pull(
     are not downloaded again.
 
     Args:
-        name: the name of a published model, or an alias.
+        name: the name of a published model, or an alias; or `name@version`, with the start of the
+            version that the registry states.
         registry: states the source and the digests of the model.
         store: the store.
         trust_first_use: whether to accept a model without published digests, and record its digests
@@ -54,14 +56,25 @@ def pull(
         timeout: seconds without a byte after which a connection is given up.
 
     Raises:
-        StoreError: there is no such model, it is not trusted, or the store cannot be written.
+        StoreError: there is no such model, it is of another version or not trusted, or the store
+            cannot be written.
         SourceError: it is not available, or not what the registry states.
         WeightsError: its weights cannot be read by its family or by the zoo.
     """
-    stated = published(name, registry)
+    bare, version = bare_and_version(name)
+    stated = published(bare, registry)
     model = with_trusted(stated, store, registry)
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
+    if version is not None and not model.has_version(version):
+        states = f"it states `{model.version}`" if model.is_pinned else "it states no digests"
+        raise StoreError(
+            Problem(
+                f"the registry does not state the version {quoted(version)} of {model.name}",
+                Place(model.document.name),
+                help=f"{states}; `zoo pull {bare}` brings the one that is published",
+            )
+        )
     try:
         ref = read_ref(store, model.name, model.version) if model.is_pinned else None
     except DamagedRefError:  # it is written again
