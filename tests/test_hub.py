@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from loopback_hub import loopback_hub
-from published_models import bundle, register, write_files
+from published_models import bundle, entry, register, write_files
 from trials import contents
 from written_hub import Repository
 
@@ -126,6 +126,39 @@ def test_a_push_to_a_revision(revision: str, model: Path, refused: Callable[...,
     told = refused("push", "model", f"hf://owner/name@{revision}", "--license", "CC0-1.0")
     assert f"a push makes a commit of its own, and `@{revision}` names one that is there" in told
     assert "write `hf://owner/name`" in told
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_who_may_not_read_a_repository_is_told_to_log_in(
+    status: int, repository: Repository, project: Path, store: Store
+) -> None:
+    source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
+    register(project, "small.v1", entry(source, bundle()))
+    repository.hub.status = status
+    pulled = zoo("pull", "small.v1")
+    assert pulled.returncode == 2
+    assert f"cannot be downloaded: {status} " in pulled.stderr
+    assert "help: `hf auth login`, or HF_TOKEN, with a token that may do so" in pulled.stderr
+    assert "hf_secret" not in pulled.stderr
+
+
+@pytest.mark.parametrize("token", ["hf_tökén", "hf_秘密", "hf_a b"])
+def test_what_is_no_token_is_told_and_not_sent(
+    token: str,
+    repository: Repository,
+    project: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
+    register(project, "small.v1", entry(source, bundle()))
+    for command in (["pull", "small.v1"], ["import", "hf://owner/name"]):
+        failed = zoo(*command)
+        assert failed.returncode == 2
+        assert "the token for the Hugging Face hub has a character that no token" in failed.stderr
+        assert token not in failed.stderr
+    assert repository.hub.requests == []
 
 
 def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

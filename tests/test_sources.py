@@ -177,7 +177,11 @@ def stall(hub: Hub) -> None:
 
 
 def redirect_to_http(hub: Hub) -> None:
-    hub.redirect = "http://localhost:1/m"
+    hub.redirect = "http://localhost:1/m?signature=secret"
+
+
+def redirect_with_a_password(hub: Hub) -> None:
+    hub.redirect = "https://somebody:secret@localhost:1/m"
 
 
 def redirect_to_a_file(hub: Hub) -> None:
@@ -213,7 +217,8 @@ BAD = [
     (truncate, "ends after"),
     (stall, "timed out"),
     (drip, r"only \d+ bytes came in \d seconds"),
-    (redirect_to_http, "which is not https"),
+    (redirect_to_http, "redirects to `http://localhost`: an address begins with `https://`"),
+    (redirect_with_a_password, "redirects to `https://localhost`: an address holds no credentials"),
     (redirect_to_a_file, "is not allowed"),
     (redirect_for_ever, "infinite loop"),
     (send_more, "is longer than"),
@@ -232,8 +237,9 @@ def test_a_bad_hub_is_refused_and_the_store_unharmed(
     assert run(["pull", "other.v1"]) == 0
     before = contents(store.root)
     behave(hub)
-    with pytest.raises(SourceError, match=told):
+    with pytest.raises(SourceError, match=told) as failed:
         fetch()
+    assert "secret" not in str(failed.value)
     assert run(["gc", "--all"]) == 0
     after = {path: content for path, content in contents(store.root).items() if content}
     assert after == {path: content for path, content in before.items() if content}

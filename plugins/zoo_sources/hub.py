@@ -12,12 +12,13 @@ from pydantic import Field, PrivateAttr
 
 from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
-from zoo_sources.transport import check_url, download
+from zoo_sources.transport import CLOSED, ClosedError, check_url, download
 
-_CLOSED = {401, 403}  # which some hubs also answer for missing files
 _COMMIT = r"^[0-9a-f]{40}$"
+_LOGIN = "`hf auth login`, or HF_TOKEN, with a token that may do so"
 _NAMED = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # without a `/`, which would separate parts of the address
 _REPO = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?$"
+_TOKEN = r"[!-~]*"
 
 
 class HuggingFace(Source):
@@ -55,8 +56,12 @@ class HuggingFace(Source):
         url = hub.hf_hub_url(self.repo, path, revision=self.revision)
         token = hub.get_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with download(url, start, access.timeout, headers) as stream:
-            yield stream
+        try:
+            with download(url, start, access.timeout, headers) as stream:
+                yield stream
+        except ClosedError as error:
+            told = (problem._replace(help=_LOGIN) for problem in error.problems)
+            raise ClosedError(told) from None
 
     @classmethod
     def at(cls, address: str) -> Self | None:
@@ -122,9 +127,7 @@ def _failed(what: str, error: Exception) -> SourceError:
     """The last line of the error's text says most."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().split("\n")[-1] or type(error).__name__
-    hint = (
-        "`hf auth login`, or HF_TOKEN, with a token that may do so" if status in _CLOSED else None
-    )
+    hint = _LOGIN if status in CLOSED else None
     return SourceError(Problem(f"{what}: {f'{status}: ' if status else ''}{reason}", help=hint))
 
 
@@ -136,4 +139,7 @@ def _hub() -> Any:
         check_url(constants.ENDPOINT)
     except ValueError as error:
         raise SourceError(f"HF_ENDPOINT: {error}") from None
+    if not re.fullmatch(_TOKEN, huggingface_hub.get_token() or ""):
+        message = "the token for the Hugging Face hub has a character that no token has"
+        raise SourceError(Problem(message, help="look at HF_TOKEN, or at `hf auth login`"))
     return huggingface_hub

@@ -20,11 +20,17 @@ from zoo.wording import quoted
 
 _PIECE = 1 << 16
 _SLOWEST = 1000  # bytes a second, averaged over the time-out; less counts as a stall
+CLOSED = {401, 403}
+"""The status of what may not be read; some servers answer so for missing files too."""
 _RANGE_NOT_SATISFIABLE = 416
 _RANGE = re.compile(r"bytes (\d{1,18})-", re.ASCII)
 _AGAIN = {408, 425, 429}  # like 500 and above, worth another attempt
 _ENCODED = {"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd"}
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class ClosedError(SourceError):
+    """A file is not for everybody, or does not exist; a server need not say which."""
 
 
 def check_url(url: str) -> str:
@@ -43,9 +49,11 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
     ) -> Any:
         try:
             check_url(newurl)
-        except ValueError:
-            message = f"{req.full_url} redirects to {newurl}, which is not https"
-            raise SourceError(message) from None
+        except ValueError as error:
+            # What leads elsewhere often holds a signature, which whoever has it may use.
+            parts = urlsplit(newurl)
+            where = quoted(f"{parts.scheme}://{parts.hostname}")
+            raise SourceError(f"{req.full_url} redirects to {where}: {error}") from None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -81,6 +89,7 @@ def request(
         headers: sent to the host of `url` only, not after a redirect.
 
     Raises:
+        ClosedError: it may not be read.
         SourceError: another attempt would fail as well.
         OSError: another attempt may succeed.
     """
@@ -97,7 +106,8 @@ def request(
             _wait(url, error, timeout)
             raise
         message = f"{url} cannot be downloaded: {error.code} {error.reason}"
-        raise SourceError(Problem(message, help=_HELP.get(error.code))) from None
+        failed = ClosedError if error.code in CLOSED else SourceError
+        raise failed(Problem(message, help=_HELP.get(error.code))) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             message = f"{url} has no valid certificate: {error.reason}"
