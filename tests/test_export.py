@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import zoo
@@ -229,3 +230,31 @@ def test_on_the_command_line(
     told = capsys.readouterr()
     assert f"{model}/model.safetensors: error: what it says of its origin is damaged" in told.err
     assert not output.exists()
+
+
+def test_shards_as_transformers_reads_them(model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    size = (source / "model.safetensors").stat().st_size
+    assert run(["export", str(model), "--to", "hf", "-o", str(tmp_path / "one")]) == 0
+    options = ["--to", "hf", "--max-shard-bytes"]
+    assert run(["export", str(model), *options, str(size), "-o", str(tmp_path / "fits")]) == 0
+    for folder in ("one", "fits"):
+        written = (tmp_path / folder / "model.safetensors").read_bytes()
+        assert written == (source / "model.safetensors").read_bytes()
+    assert run(["export", str(model), *options, "1kB", "-o", str(tmp_path / "several")]) == 0
+    theirs = LlamaForCausalLM.from_pretrained(source).state_dict()
+    read, told = LlamaForCausalLM.from_pretrained(tmp_path / "several", output_loading_info=True)
+    assert not any(told.values())
+    assert all(theirs[name].equal(tensor) for name, tensor in read.state_dict().items())
+    index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())
+    shards = [load_file(path) for path in sorted((tmp_path / "several").glob("*.safetensors"))]
+    assert len(shards) > 2
+    assert all(sum(one.nbytes for one in shard.values()) <= 1000 for shard in shards)
+    assert index["metadata"]["total_size"] == sum(one.nbytes for one in theirs.values())
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        assert {name for name, where in index["weight_map"].items() if where == file} == {*shard}
+    again = import_folder(tmp_path / "several", tmp_path / "again", name="source")
+    assert zoo.save(zoo.load(model), tmp_path / "whole") == again
+    with pytest.raises(zoo.ZooError, match="`max_shard_bytes` is an integer of at least 1, not 0"):
+        export_folder(model, tmp_path / "none", max_shard_bytes=0)

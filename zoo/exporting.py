@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 
 from zoo.atomic import new_folder
+from zoo.counts import check_count
 from zoo.dtypes import by_dtype
 from zoo.errors import Place, Problem, WeightsError, checked_output
 from zoo.families.class_names import written_names
@@ -32,17 +33,22 @@ from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.json_files import parse_json
 from zoo.loading import load
-from zoo.model_files import WEIGHTS
+from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.file import laid_out
 from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name
+from zoo.weights.shards import plan_shards
 
 
 def export_folder(
-    source: str | Path, output: str | Path, *, registry: Registry | None = None
+    source: str | Path,
+    output: str | Path,
+    *,
+    max_shard_bytes: int | None = None,
+    registry: Registry | None = None,
 ) -> None:
     """Write an imported model as a folder that `transformers` loads.
 
@@ -50,6 +56,8 @@ def export_folder(
         source: the folder, the weights file or the name of an imported model, which may have been
             trained since.
         output: the new folder, which appears when it is complete.
+        max_shard_bytes: the most bytes of tensors in a file, if they are more: then there are
+            several, with an index; a larger tensor gets its own file. None writes one file.
         registry: where families and components are looked up.
 
     Raises:
@@ -57,10 +65,13 @@ def export_folder(
             damaged or belongs to another model, or a tensor that its checkpoint leaves out is no
             longer zero; or the name of `output` is that of a file.
         SpecError: the family cannot make a spec of the recorded configuration.
+        InputError: `max_shard_bytes` is no integer, or below 1.
         ZooError: `output` exists, or cannot be written.
     """
     output = checked_output(output, "`output` is a path")
     check_output_name(output, folder=True)
+    if max_shard_bytes is not None:
+        check_count("max_shard_bytes", max_shard_bytes)
     registry = load_registry() if registry is None else registry
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
@@ -76,8 +87,13 @@ def export_folder(
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
-            with (folder / place / WEIGHTS).open("xb") as file:
-                _write(tensors, place, file)
+            within = {
+                name.rpartition("/")[2]: tensor
+                for name, tensor in tensors.items()
+                if name.rpartition("/")[0] == place
+            }
+            # What sentence-transformers keeps in folders within is small, and read from one file.
+            _write(within, folder / place, None if place else max_shard_bytes)
 
 
 def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
@@ -215,15 +231,29 @@ def _undone(step: Step, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[s
         yield key, step.relayout.undo(parts)
 
 
-def _write(all_tensors: Mapping[str, torch.Tensor], place: str, file: BinaryIO) -> None:
-    """Write the tensors of one folder as a plain safetensors file, as `transformers` reads it."""
-    tensors = {
-        name.rpartition("/")[2]: tensor
-        for name, tensor in all_tensors.items()
-        if name.rpartition("/")[0] == place
-    }
+def _write(tensors: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None) -> None:
+    """Write tensors into a folder as `transformers` does: one plain safetensors file, or if they
+    have more than `max_bytes` bytes, several and an index."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    sizes = {name: tensors[name].nbytes for name in names}
+    plan = [names] if max_bytes is None else plan_shards(sizes, max_bytes)
+    if len(plan) == 1:
+        _write_file(tensors, names, folder / WEIGHTS)
+        return
+    weight_map: dict[str, str] = {}
+    for number, part in enumerate(plan, 1):
+        file = f"model-{number:05}-of-{len(plan):05}.safetensors"
+        _write_file(tensors, part, folder / file)
+        weight_map.update(dict.fromkeys(part, file))
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+    text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+    (folder / WEIGHTS_INDEX).write_bytes(text.encode())
+
+
+def _write_file(tensors: Mapping[str, torch.Tensor], names: Sequence[str], path: Path) -> None:
+    """Write the tensors with these names, in this order, as a plain safetensors file."""
     entries = {name: (DTYPES[tensors[name].dtype], tuple(tensors[name].shape)) for name in names}
-    file.write(laid_out(entries, {"format": "pt"}))
-    for name in names:
-        file.write(bytes_of(tensors[name].cpu().contiguous()))
+    with path.open("xb") as file:
+        file.write(laid_out(entries, {"format": "pt"}))
+        for name in names:
+            file.write(bytes_of(tensors[name].cpu().contiguous()))

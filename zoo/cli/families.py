@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import AddressType, Layers, NameType, json_option, model_type, path_type
+from zoo.cli.options import (
+    AddressType,
+    Layers,
+    NameType,
+    json_option,
+    max_shard_bytes_option,
+    model_type,
+    path_type,
+)
 from zoo.cli.output import print_report
 from zoo.wording import counted
 
@@ -121,8 +129,9 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
     required=True,
     help="The new folder.",
 )
+@max_shard_bytes_option
 @click.pass_obj
-def export(layers: Layers, model: str, to: str, output: Path) -> None:
+def export(layers: Layers, model: str, to: str, output: Path, max_shard_bytes: int | None) -> None:
     """Turn an imported model back into a published checkpoint.
 
     MODEL is its folder, or its name.
@@ -131,7 +140,7 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
     from zoo.exporting import export_folder
 
     gc.enable()
-    export_folder(model, output, registry=registry)
+    export_folder(model, output, max_shard_bytes=max_shard_bytes, registry=registry)
     click.echo(output)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError
@@ -24,13 +24,17 @@ Plan = Sequence[Sequence[str]]
 """The names of the tensors in each shard, in the order of their bytes."""
 
 
-def plan_shards(header: Header, max_bytes: int) -> Plan:
-    """Spread the tensors over shards of at most `max_bytes` bytes of tensors each. A larger tensor
-    gets a shard of its own."""
+def plan_shards(sizes: Mapping[str, int], max_bytes: int) -> Plan:
+    """Spread tensors over shards of at most `max_bytes` bytes of tensors each. A larger tensor gets
+    a shard of its own.
+
+    Args:
+        sizes: the bytes of each tensor, in their order.
+        max_bytes: the most bytes in a shard.
+    """
     plan: list[list[str]] = [[]]
     size = 0
-    for name in header.names_in_file():
-        n_bytes = header.records[name].n_bytes
+    for name, n_bytes in sizes.items():
         if plan[-1] and size + n_bytes > max_bytes:
             plan.append([])
             size = 0

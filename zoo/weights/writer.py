@@ -69,7 +69,8 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
         with new_file(folder / WEIGHTS_INDEX) as index:
 
             def write(header: Header, content: Content) -> None:
-                plan = plan_shards(header, max_bytes)
+                sizes = {name: header.records[name].n_bytes for name in header.names_in_file()}
+                plan = plan_shards(sizes, max_bytes)
                 for name, names in zip(shard_names(header, plan), plan, strict=True):
                     stale.discard(name)
                     if not (folder / name).exists():
