@@ -740,6 +740,18 @@ def test_removing_and_collecting_leaves_nothing(
     assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
 
 
+def test_what_is_there_is_removed_whatever_else_is_named(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(project, "other.v1", entry(LOCAL, bundle()))
+    assert run(["pull", "small", "other.v1"]) == 0
+    assert run(["rm", "absent", "small", "other.v1@ffff", "other.v1"]) == 2
+    told = capsys.readouterr().err
+    assert "`absent` is not in the store" in told
+    assert "`other.v1@ffff` is not in the store" in told
+    assert list(refs(store)) == []
+
+
 def test_what_somebody_may_still_be_at_is_left_alone(
     project: Path, published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1664,3 +1676,18 @@ def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFi
     assert run(["pull", "small.v1"]) == 0
     assert run(["show", "small.v1"]) == 0
     assert "small" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["pull", "load", "show", "build"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("hf://owner/thing@main", "help: `zoo import hf://owner/thing@main` makes a model"),
+        ("owner/thing", "; `zoo import hf://owner/thing` reads a repository of the Hugging Face"),
+        ("owner/gpt2-large", "help: did you mean `gpt2-large`?"),
+    ],
+)
+def test_who_names_a_repository_is_told_how_to_import_it(
+    command: str, name: str, told: str, published: Path, store: Store, refused: Refused
+) -> None:
+    assert told in refused(command, name)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from zoo.model_files import RECIPE, WEIGHTS, WEIGHTS_INDEX
 from zoo.training_files import CHECKPOINTS
-from zoo.wording import nearest, quoted, typed
+from zoo.wording import did_you_mean, nearest, quoted, typed
 
 _MOST = 4
 """The most names that are listed."""
 _CHECKPOINT = "config.json"
 _REGISTRY = "registry.toml"
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w.-]*)?", re.ASCII)
 
 
 def inside(folder: Path) -> str:
@@ -50,6 +53,17 @@ def neighbours(path: Path) -> list[str]:
         return [str(other) for other in path.parent.iterdir() if _is_meant(other)]
     except (OSError, ValueError):
         return []
+
+
+def of_no_model(name: str, known: Collection[str]) -> str:
+    """Return a help text for what is neither a file nor one of the known names of models: the
+    nearest name, or for an address, or the name of a repository, how to read that."""
+    if "://" in name:
+        return f"`zoo import {typed(name)}` makes a model of a published checkpoint"
+    otherwise = "`zoo list models` lists the models"
+    if _REPOSITORY.fullmatch(name):
+        otherwise += f"; `zoo import hf://{name}` reads a repository of the Hugging Face hub"
+    return did_you_mean(name, known, otherwise)
 
 
 def near(path: Path) -> str:

@@ -15,7 +15,7 @@ from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
-from zoo.wording import did_you_mean, nearest, quoted, typed
+from zoo.wording import nearest, quoted, typed
 
 if TYPE_CHECKING:
     from zoo.weights.file import Header
@@ -126,7 +126,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
 
 def _nothing(source: str | Path, registry: Registry) -> Problem:
     """Return the error for a source that neither exists nor is registered."""
-    from zoo.file_hints import neighbours  # here: only a mistake needs it
+    from zoo.file_hints import neighbours, of_no_model  # here: only a mistake needs it
 
     name, files = str(source), neighbours(Path(source))
     if isinstance(source, Path):
@@ -145,7 +145,7 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
         return Problem(f"{quoted(name)} is a component, not a model", help=hint)
     if name.partition(".")[0] in registry.plugins:
         known += _components("*", registry)
-    hint = did_you_mean(name, known, "`zoo list models` lists the models")
+    hint = of_no_model(name, known)
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)
 
 

@@ -283,33 +283,49 @@ def _stated_instead(verdict: Verdict) -> str:
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     """Remove models from the store.
 
-    NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space.
+    NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space. Problems are reported
+    at the end.
     """
+    from zoo.errors import ZooError
+    from zoo.store.files import Store
+
+    registry, store = layers(), Store.default()
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            _remove(name, registry, store, forget=forget)
+        except ZooError as error:
+            problems += error.problems
+    if problems:
+        raise ZooError(problems)
+
+
+def _remove(name: str, registry: Registry, store: Store, *, forget: bool) -> None:
+    """Remove the versions of a model that `name` means, and say so. Raises `ZooError` if there are
+    none, or they cannot be removed."""
     from zoo.errors import Problem
-    from zoo.store.files import Store, StoreError
+    from zoo.store.files import StoreError
     from zoo.store.first_use import forget as forget_first_use
     from zoo.store.lookup import stored_versions
     from zoo.store.refs import DamagedRefError, read_ref, remove_ref
     from zoo.wording import quoted
 
-    registry, store = layers(), Store.default()
-    for name in names:
-        found = stored_versions(name, registry, store)
-        full = registry.catalog.full_name(name.partition("@")[0])
-        forgotten = forget and forget_first_use(store, full)
-        if not found and not forgotten:
-            hint = "`zoo store` lists what is there"
-            raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
-        for of, version in found:
-            try:
-                ref = read_ref(store, of, version)
-            except DamagedRefError:
-                ref = None
-            remove_ref(store, of, version)
-            freed = f"up to {human_bytes(ref.n_bytes)}" if ref else "its space"
-            print_text(f"removed {of}@{version}; `zoo gc` frees {freed}")
-        if forgotten:
-            print_text(f"forgot what {full} was on first use")
+    found = stored_versions(name, registry, store)
+    full = registry.catalog.full_name(name.partition("@")[0])
+    forgotten = forget and forget_first_use(store, full)
+    if not found and not forgotten:
+        hint = "`zoo store` lists what is there"
+        raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+    for of, version in found:
+        try:
+            ref = read_ref(store, of, version)
+        except DamagedRefError:
+            ref = None
+        remove_ref(store, of, version)
+        freed = f"up to {human_bytes(ref.n_bytes)}" if ref else "its space"
+        print_text(f"removed {of}@{version}; `zoo gc` frees {freed}")
+    if forgotten:
+        print_text(f"forgot what {full} was on first use")
 
 
 @click.command()

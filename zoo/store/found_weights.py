@@ -9,14 +9,14 @@ from pathlib import Path
 from zoo.bundle import is_weights
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
-from zoo.file_hints import neighbours
+from zoo.file_hints import neighbours, of_no_model
 from zoo.file_kinds import is_manifest
 from zoo.registry import Registry
 from zoo.store.files import Store, damaged
 from zoo.store.lookup import find_stored
 from zoo.store.refs import Ref
 from zoo.weights.file import MENDING, is_file_name, weights_path
-from zoo.wording import did_you_mean, quoted, typed
+from zoo.wording import quoted, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
             )
         )
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
-    hint = did_you_mean(name, known, "`zoo list models` lists the models")
+    hint = of_no_model(name, known)
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zoo.errors import Problem
+from zoo.file_hints import of_no_model
 from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError, exists
@@ -11,16 +12,15 @@ from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, versions
 from zoo.store.stated import is_of
 from zoo.weights.file import weights_path
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import quoted
 
 
 def published(name: str, registry: Registry) -> Pretrained:
-    """Return the published model of a name. Raises `StoreError` with the nearest name if there is
-    none."""
-    model = find_pretrained(name, registry)
+    """Return the published model of a name, whatever version is behind it. Raises `StoreError` with
+    the nearest name if there is none."""
+    model = find_pretrained(name.partition("@")[0], registry)
     if model is None:
-        known = registry.catalog.known()
-        hint = did_you_mean(name, known, "`zoo list models` lists the models")
+        hint = of_no_model(name, registry.catalog.known())
         raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
     return model
 
@@ -48,7 +48,7 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
         for one in stored_versions(name, registry, store):
             if (ref := read_ref(store, *one)) is not None:
                 return ref
-    model = with_trusted(published(bare, registry), store, registry)
+    model = with_trusted(published(name, registry), store, registry)
     if version is None:
         ref = read_ref(store, model.name, model.version) if model.is_pinned else None
         return ref if ref is not None and is_of(ref, model) else None

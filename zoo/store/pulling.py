@@ -62,7 +62,7 @@ def pull(
         WeightsError: its weights cannot be read by its family or by the zoo.
     """
     bare, version = bare_and_version(name)
-    stated = published(bare, registry)
+    stated = published(name, registry)
     model = with_trusted(stated, store, registry)
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
