@@ -39,6 +39,8 @@ OTHERS = {
     "clip_vision_model",
     "siglip_text_model",
     "siglip_vision_model",
+    "metaclip_2_text_model",
+    "metaclip_2_vision_model",
 }
 """An encoder of images under a language model, one without a classifier, and the encoders of models
 that compare texts with images, which no list but those of all models names."""
