@@ -41,6 +41,7 @@ OTHERS = {
     "siglip_vision_model",
     "metaclip_2_text_model",
     "metaclip_2_vision_model",
+    "chinese_clip",
 }
 """An encoder of images under a language model, one without a classifier, and the encoders of models
 that compare texts with images, which no list but those of all models names."""
