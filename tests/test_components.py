@@ -55,6 +55,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
+    "attention.gated_bias": {"position": "t5_buckets"},
     "position.disentangled": {"attention": "disentangled"},
 }
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")

@@ -147,6 +147,7 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
     "attention.cross_layer": Case({}, SOURCES),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
+    "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
     "ffn.moe": Case({"n_experts": 8}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
