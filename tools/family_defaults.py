@@ -42,9 +42,10 @@ OTHERS = {
     "metaclip_2_text_model",
     "metaclip_2_vision_model",
     "chinese_clip",
+    "vit_mae",
 }
-"""An encoder of images under a language model, one without a classifier, and the encoders of models
-that compare texts with images, which no list but those of all models names."""
+"""An encoder of images under a language model, those without a classifier, and models that compare
+texts with images and their encoders, which no list but those of all models names."""
 
 INERT = {
     "_name_or_path",

@@ -56,6 +56,9 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         "decoder_input_ids": inputs.target,
         "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
+    if "noise" in taken(model):  # by which patches are sorted before the last are hidden, if any
+        n_patches = (model.config.image_size // model.config.patch_size) ** 2
+        arguments["noise"] = torch.arange(n_patches).expand(len(inputs.source), -1)
     given = {name: value for name, value in arguments.items() if value is not None}
     output = model(**{source: inputs.source}, **given)
     if "start_logits" in output:
