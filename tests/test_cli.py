@@ -538,7 +538,8 @@ def test_files_of_models_are_below_the_registry_that_names_them(
             ["components", "emb*"],
             {
                 "embedding": [
-                    *("tokens", "vectors", "conv_frontend", "waveform", "patches", "normed_patches")
+                    *("tokens", "vectors", "conv_frontend", "waveform", "spectrogram_patches"),
+                    *("patches", "normed_patches"),
                 ]
             },
         ),

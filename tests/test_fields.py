@@ -149,6 +149,7 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
     "ffn.moe": Case({"n_experts": 8}),
+    "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),

@@ -43,6 +43,7 @@ OTHERS = {
     "metaclip_2_vision_model",
     "chinese_clip",
     "vit_mae",
+    "audio-spectrogram-transformer",
 }
 """An encoder of images under a language model, those without a classifier, and models that compare
 texts with images and their encoders, which no list but those of all models names."""

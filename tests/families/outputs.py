@@ -42,9 +42,7 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
-    seen = case.image and inputs.images is None
-    source = "input_features" if case.features else "pixel_values" if seen else "input_ids"
-    source = "input_values" if case.sound else source
+    source = model.main_input_name
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
