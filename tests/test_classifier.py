@@ -44,6 +44,8 @@ def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
         tokens = [state for state, is_there in zip(sequence, there, strict=True) if is_there]
         if pooling == "first":
             vectors.append(sequence[0])
+        elif pooling == "first_two":
+            vectors.append((sequence[0] + sequence[1]) / 2)
         elif pooling == "mean_after_first":
             after = zip(sequence[1:], there[1:], strict=True)
             later = [state for state, is_there in after if is_there]

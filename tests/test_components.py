@@ -44,6 +44,13 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.patches": {"image_size": 6, "patch_size": 2},
+    "embedding.spectrogram_patches": {
+        "n_features": 5,
+        "n_frames": 7,
+        "patch_size": 3,
+        "feature_stride": 2,
+        "frame_stride": 3,
+    },
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
@@ -55,6 +62,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
+    "attention.gated_bias": {"position": "t5_buckets"},
     "position.disentangled": {"attention": "disentangled"},
 }
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
@@ -146,7 +154,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     kind = spec.get("embedding", {}).get("kind", "tokens")
     if kind == "vectors":
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
-    if kind == "conv_frontend":
+    if kind in ("conv_frontend", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
     if kind == "waveform":
         return [torch.rand(2, 720, 1, dtype=torch.float64)]

@@ -93,7 +93,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
 }
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
-MODEL_TYPES += ["clip", "siglip", "dinov2"]
+MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 

@@ -41,10 +41,15 @@ OTHERS = {
     "siglip_vision_model",
     "dpr",
     "openai_privacy_filter",
+    "metaclip_2_text_model",
+    "metaclip_2_vision_model",
+    "chinese_clip",
+    "vit_mae",
+    "audio-spectrogram-transformer",
 }
-"""An encoder of images under a language model, one without a classifier, the encoders of models
-that compare texts with images, those that compare texts, and one that only classifies tokens, which
-no list but those of all models names."""
+"""An encoder of images under a language model, those without a classifier, models that compare
+texts with images or texts and their encoders, and one that only classifies tokens, which no list
+but those of all models names."""
 
 INERT = {
     "_name_or_path",

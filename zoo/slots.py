@@ -319,7 +319,8 @@ class Embedding(Plugin):
 
     @property
     def n_positions(self) -> int | None:
-        """The number of those vectors that positions are added to: the first ones are."""
+        """The number of vectors that positions are added to, of inputs that all become as many: the
+        first ones are. None where these differ in length."""
         return self.n_vectors
 
     @property

@@ -13,11 +13,21 @@ from zoo.slots import Head, Norm
 if TYPE_CHECKING:
     from torch import nn
 
-Pooling = Literal["first", "last", "mean", "mean_after_first", "mean_sqrt", "weighted_mean", "max"]
-"""The vector of a sequence: the state of its first position; the state of its last token that is
-not padding; of the states of all n that are not, the mean, the mean without the first position
-(that of the patches of an image after a class token), the sum over sqrt(n), the mean weighted by
-their place in the sequence, from 1, or the largest of each element."""
+Pooling = Literal[
+    "first",
+    "first_two",
+    "last",
+    "mean",
+    "mean_after_first",
+    "mean_sqrt",
+    "weighted_mean",
+    "max",
+]
+"""The vector of a sequence: the state of its first position; the mean of those of its first two (of
+a class token and a distillation token); the state of its last token that is not padding; of the
+states of all n that are not, the mean, the mean without the first position (that of the patches of
+an image after a class token), the sum over sqrt(n), the mean weighted by their place in the
+sequence, from 1, or the largest of each element."""
 
 Label = Annotated[str, Field(min_length=1)]
 

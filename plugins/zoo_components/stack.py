@@ -242,10 +242,11 @@ class Stack(Component):
         longest, n_positions = self.position.longest, self.embedding.n_positions
         if n_positions is not None and longest is not None and n_positions > longest:
             raise contradiction(
-                f"an image becomes {n_positions} vectors with positions, and there are {longest} "
+                f"an input becomes {n_positions} vectors with positions, and there are {longest} "
                 "positions",
                 "position.max_length",
                 "embedding.image_size",
+                "embedding.n_frames",
             )
         if self.relative.embedded:
             raise contradiction(

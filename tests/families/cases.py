@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parent / "cases"
 Kind = Literal["encoder", "decoder", "encoder_decoder", "dual_encoder"]
 KINDS: dict[str, Kind] = {
     "encoders": "encoder",
+    "images": "encoder",
+    "sounds": "encoder",
     "decoders": "decoder",
     "mixtures": "decoder",
     "pairs": "encoder_decoder",

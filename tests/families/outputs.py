@@ -43,9 +43,7 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
-    seen = case.image and inputs.images is None
-    source = "input_features" if case.features else "pixel_values" if seen else "input_ids"
-    source = "input_values" if case.sound else source
+    source = model.main_input_name
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
@@ -57,6 +55,9 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         "decoder_input_ids": inputs.target,
         "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
+    if "noise" in taken(model):  # by which patches are sorted before the last are hidden, if any
+        n_patches = (model.config.image_size // model.config.patch_size) ** 2
+        arguments["noise"] = torch.arange(n_patches).expand(len(inputs.source), -1)
     given = {name: value for name, value in arguments.items() if value is not None}
     output = model(**{source: inputs.source}, **given)
     if "start_logits" in output:

@@ -15,10 +15,10 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
 
     Args:
         x: states (..., length, d_model).
-        pooling: `first`, the state of the first position; `last`, that of the last token that is
-            not padding; of the states of all n that are not, `mean`, `mean_after_first`, without
-            the first position, `mean_sqrt`, their sum over sqrt(n), `weighted_mean`, weighted by
-            their place from 1, or `max`.
+        pooling: `first`, the state of the first position; `first_two`, the mean of those of the
+            first two; `last`, that of the last token that is not padding; of the states of all n
+            that are not, `mean`, `mean_after_first`, without the first position, `mean_sqrt`, their
+            sum over sqrt(n), `weighted_mean`, weighted by their place from 1, or `max`.
         mask: boolean, False = padding, (..., length); by default there is no padding.
 
     Returns:
@@ -27,6 +27,8 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
     """
     if pooling == "first":
         return x[..., 0, :]
+    if pooling == "first_two":
+        return x[..., :2, :].mean(-2)
     if mask is None:
         mask = x.new_ones(x.shape[:-1], dtype=torch.bool)
     mask = mask.expand(x.shape[:-1])
