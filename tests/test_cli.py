@@ -835,3 +835,59 @@ def test_a_terminal_that_has_no_such_characters() -> None:
     done = shell("zoo show tiny.toml", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "?? encoder" in done.stdout
+
+
+MISTAKES: dict[str, list[str]] = {
+    "bench": ["absent"],
+    "build": ["bad.toml"],
+    "bundle make": ["absent", "new"],
+    "bundle verify": ["absent"],
+    "diff": ["tiny.toml", "bad.toml"],
+    "families": ["absent*"],
+    "import": ["absent"],
+    "lint": ["absent", "bert"],
+    "list": ["absent"],
+    "load": ["absent"],
+    "plugin check": ["absent"],
+    "pull": ["absent"],
+    "run": ["absent", "3 4"],
+    "score": ["absent"],
+    "show": ["bad.toml"],
+    "store": [],
+    "table": ["tiny.toml", "bad.toml"],
+    "train": ["absent.toml"],
+    "validate": ["bad.toml", "tiny.toml", "absent.toml"],
+    "verify": ["absent"],
+}
+"""Arguments with a mistake for each command that prints JSON."""
+
+
+def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+def test_the_mistakes_are_of_all_commands_that_print_json() -> None:
+    printing = [name for name, one in commands(cli) if any(p.name == "as_json" for p in one.params)]
+    assert sorted(printing) == sorted(MISTAKES)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_after_a_mistake_the_output_is_json_or_nothing(
+    name: str, command: Zoo, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_HOME", str(project / "store"))
+    (project / "store" / "refs").mkdir(parents=True)
+    (project / "store" / "refs" / "small.v1@0123456789abcdef.json").write_text("{")
+    status, out, err = command(*name.split(), *MISTAKES[name], "--json")
+    assert status == 2
+    assert "error: " in err
+    if out:
+        json.loads(out)
+    goes_on = {"lint", "pull", "store", "validate", "verify"}
+    assert (out != "") is (name in goes_on)

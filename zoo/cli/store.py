@@ -142,7 +142,7 @@ def _check_manifest(path: Path) -> None:
 
     if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
-        hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
+        hint = "its stem is the model's name: up to 128 letters, digits, `.`, `_` and `-`"
         raise StoreError(Problem(message, help=hint))
     if os.path.exists(path):
         message = f"{quoted(path)} is there already"
