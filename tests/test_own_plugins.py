@@ -498,7 +498,7 @@ def test_the_core_imports_no_plugin() -> None:
 
 
 OWN_FFN = """
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -510,6 +510,9 @@ class Mine(FeedForward):
 
     pair: tuple[float, float] = (0.0, 1.0)
     word: Annotated[str, Field(min_length=2, max_length=4)] = "abc"
+    taps: Literal[1, 2, 4] = 1
+    each: tuple[Literal[1, 2], ...] = ()
+    size: Literal[1, "all"] = 1
 """
 
 
@@ -521,9 +524,14 @@ class Mine(FeedForward):
         ("pair = [1.0, 2.0, 3.0]", "`pair` must have at most 2 items, not 3"),
         ('word = "a"', "`word` must have at least 2 characters, not 1"),
         ('word = "abcde"', "`word` must have at most 4 characters, not 5"),
+        ("taps = 3", "`taps` must be one of `1`, `2`, `4`, not the integer `3`"),
+        ("taps = true", "`taps` must be one of `1`, `2`, `4`, not the boolean `true`"),
+        ("taps = 2.0", "`taps` must be one of `1`, `2`, `4`, not the float `2.0`"),
+        ("each = [2, true]", "`each` must be one of `1`, `2`, not the boolean `true`"),
+        ("size = true", "`size` must be one of `1`, `all`, not the boolean `true`"),
     ],
 )
-def test_a_value_of_a_wrong_length(value: str, told: str, tmp_path: Path) -> None:
+def test_a_value_of_a_wrong_length_or_of_no_choice(value: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "registry.toml").write_text('format = 1\n[ffn]\nmine = "mine.py:Mine"\n')
     (tmp_path / "mine.py").write_text(OWN_FFN)
     registry = zoo.load_registry(tmp_path / "registry.toml")

@@ -22,7 +22,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, core_schema
 
 from zoo.errors import PluginError, Problem
-from zoo.field_rules import check_bound, check_names, check_types, undefined_type
+from zoo.field_rules import check_bound, check_names, check_types, exact_choices, undefined_type
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import MEND, plugin_code
 from zoo.registering.returned import checked
@@ -228,6 +228,13 @@ class Component(BaseModel):
             cls.build = checked(cls.build, lambda made_by: made_by._builds)  # type: ignore[method-assign]
         if "layout" in vars(cls):
             cls.layout = _names_itself(cls.layout)  # type: ignore[method-assign]
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        schema: core_schema.CoreSchema = exact_choices(handler(source))
+        return schema
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

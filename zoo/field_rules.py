@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from pydantic_core import PydanticKnownError, core_schema
 
 from zoo.errors import Problem
 from zoo.wording import did_you_mean, quoted
@@ -90,6 +93,30 @@ def check_types(
             raise TypeError(f"{what} is a table: make it a component, `Annotated[..., Part(...)]`")
         if any(one in _LISTS for one in types):
             raise TypeError(f"{what} can change: an array is a `tuple[..., ...]`")
+
+
+def exact_choices(schema: Any) -> Any:
+    """Return a pydantic schema, or a piece of one, in which a choice of numbers takes no value that
+    only equals one of them in Python, as `true` and `1.0` equal 1."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(exact_choices, schema))
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "literal":
+        if all(isinstance(one, str) for one in schema["expected"]):
+            return schema
+        refuse = partial(_refuse_equal, schema["expected"])
+        return core_schema.no_info_before_validator_function(refuse, schema)
+    kept = ("metadata", "default")
+    return {k: piece if k in kept else exact_choices(piece) for k, piece in schema.items()}
+
+
+def _refuse_equal(expected: list[Any], written: object) -> object:
+    if type(written) in {type(one) for one in expected if one == written}:
+        return written
+    *others, last = map(repr, expected)
+    names = f"{', '.join(others)} or {last}" if others else last
+    raise PydanticKnownError("literal_error", {"expected": names})
 
 
 def check_bound(what: str, dimensions: Iterable[str], held: type[BaseModel], given: object) -> None:
