@@ -27,6 +27,12 @@ RETURN = "output: torch.Tensor = self.down_proj(self.up_proj(x).relu())"
 BUILT = "return module_class()(d_model=self.d_model, d_ff=self.d_ff)"
 WITH_TORCH = {TORCH: f"    import torch\n{TORCH}"}
 
+# In the template of `head`:
+N_CLASSES = """\
+    n_classes: Size = 2
+    \"\"\"How many numbers there are for each position.\"\"\"
+"""
+
 # In the template of `attention`:
 LOWEST = "torch.finfo(scores.dtype).min"
 HIDE = "weights = weights.masked_fill(~mask, 0.0)"
@@ -54,6 +60,13 @@ LOOKS_AHEAD = """
     def looks_ahead(self) -> bool:
         return True
 """
+
+
+def reading(field: str) -> dict[str, str]:
+    """A description that reads one of its fields."""
+    return {"    def layout": f"    def own(self):\n        return self.{field}\n\n    def layout"}
+
+
 MEAN = "x = x - 0.1 * x.mean(0, keepdim=True)"
 MEAN_OF_VALUES = "v = v - 0.1 * v.mean(0, keepdim=True)"
 """The mean of a batch, which has no place in a module."""
@@ -301,13 +314,13 @@ BROKEN: Mapping[str, Broken] = {
     # example
     "no_guess": Broken(
         "ffn",
-        {FIELD: FIELD + "    words: tuple[str, ...]\n"},
+        {FIELD: FIELD + "    words: tuple[str, ...]\n", **reading("words")},
         ("example",),
         "in the description's `example`",
     ),
     "bad_guess": Broken(
         "ffn",
-        {FIELD: FIELD + "    ratio: float = Field(gt=3.0)\n"},
+        {FIELD: FIELD + "    ratio: float = Field(gt=3.0)\n", **reading("ratio")},
         ("example",),
         "greater than 3",
         "from pydantic import Field",
@@ -711,6 +724,7 @@ BROKEN: Mapping[str, Broken] = {
         {
             "linear(self.d_model, self.n_classes)": "linear(self.d_model, self.vocab)",
             "n_classes=self.n_classes": "n_classes=self.vocab",
+            N_CLASSES: "",
         },
         ("interface",),
         "the output is as wide as the vocabulary, and the description does not say",
@@ -1719,6 +1733,12 @@ BROKEN: Mapping[str, Broken] = {
         {"mask=target_mask,\n                causal": "causal"},
         ("masks",),
         "`target_mask`",
+    ),
+    "field_unread": Broken(
+        "ffn",
+        {FIELD: FIELD + "    slope: float = 0.1\n"},
+        ("schema",),
+        "nothing reads the field `slope`: a spec that states it would change nothing",
     ),
     "contradiction_of_no_key": Broken(
         "attention",

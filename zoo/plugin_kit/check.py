@@ -24,9 +24,10 @@ from zoo.plugin_kit.promises import (
     threads,
 )
 from zoo.plugin_kit.report import Check, PromiseError, Report
-from zoo.plugin_kit.structure import contradictions, layout, meta, schema
+from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
 from zoo.plugin_kit.workers import Workers
+from zoo.plugin_kit.written import written
 from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
@@ -136,10 +137,11 @@ class _Subject:
         self.registry.plugin(self.slot, self.kind)
 
     def schema(self) -> None:
-        """Each field has a type with a JSON Schema, for editors; contradictions name fields."""
+        """Each field has a type with a JSON Schema, for editors, and is read; contradictions name
+        fields."""
         cls = self.registry.plugin(self.slot, self.kind)
         schema(cls)
-        contradictions(cls, self.registry)
+        written(cls, self.registry)
 
     def example(self) -> str | None:
         """Make a small spec around the component and, if it can attend to a memory, another."""

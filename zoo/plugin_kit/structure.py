@@ -3,13 +3,10 @@ what tensors the module has."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, is_typeddict
 
 import torch
@@ -18,14 +15,12 @@ from torch import nn
 
 from zoo.building import build_on_meta
 from zoo.component import GIVEN, Part, fields_of
-from zoo.errors import ZooError
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
 from zoo.value_errors import value_message
-from zoo.wording import did_you_mean
 
 
 def schema(cls: type[Plugin]) -> None:
@@ -66,66 +61,6 @@ def schema(cls: type[Plugin]) -> None:
         unchecked = not (field.validate_default or field.is_required() or field.default_factory)
         if unchecked:
             check_default(name, values, field.default)
-
-
-def contradictions(cls: type[Plugin], registry: Registry) -> None:
-    """The keys that contradictions of the class point at are keys of some component."""
-    own = fields_of(cls)
-    for key, place in _keys_of_contradictions(cls):
-        name = key.partition(".")[0]
-        if name not in own and name not in _all_keys(registry):
-            raise PromiseError(
-                f"a contradiction names the key `{key}`, which no component has\n  {place}",
-                help=did_you_mean(name, own),
-            )
-
-
-def _keys_of_contradictions(cls: type[Plugin]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that are written in the calls of `contradiction` in a class, with their
-    places."""
-    try:
-        lines, above = inspect.findsource(cls)
-    except OSError:
-        return  # made without a file
-    # The whole file: the lines of a class inside an `if` or a function are no Python by themselves.
-    own = next(found for found in _classes("".join(lines)) if _first_line(found) == above + 1)
-    for call in ast.walk(own):
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("contradiction"):
-            for key in call.args[1:]:
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, f"{inspect.getfile(cls)}:{key.lineno}"
-
-
-def _classes(text: str) -> Iterator[ast.ClassDef]:
-    """Yield the classes that a file of Python defines."""
-    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
-
-
-def _first_line(found: ast.ClassDef) -> int:
-    """Return the number of the line that a class begins at, with its decorators."""
-    return min([found.lineno, *(decorator.lineno for decorator in found.decorator_list)])
-
-
-def _all_keys(registry: Registry) -> set[str]:
-    """Return the fields of all components, any of which may be around the one that names a key. The
-    files of a project, which may be in the making, are not run for this but read: all that the
-    bodies of their classes annotate counts."""
-    found: set[str] = set()
-    files: set[Path] = set()
-    for slot, kinds in registry.plugins.items():
-        for kind, entry in kinds.items():
-            if entry.in_file:
-                files.add(entry.folder / entry.target.rpartition(":")[0])
-            else:
-                with suppress(ZooError):  # skip plugins that cannot be loaded
-                    found.update(fields_of(registry.plugin(slot, kind)))
-    for file in files:
-        with suppress(OSError, SyntaxError, ValueError):  # skip what is no file of Python
-            for cls in _classes(file.read_text("utf-8")):
-                for line in cls.body:
-                    if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                        found.add(line.target.id)
-    return found
 
 
 def first_in(described: Any, test: Callable[[Any], bool]) -> Any:
