@@ -27,6 +27,15 @@ RETURN = "output: torch.Tensor = self.down_proj(self.up_proj(x).relu())"
 BUILT = "return module_class()(d_model=self.d_model, d_ff=self.d_ff)"
 WITH_TORCH = {TORCH: f"    import torch\n{TORCH}"}
 
+WITH_LINEAR = {TORCH: f"    from zoo.linear import Linear\n{TORCH}"}
+DROPS = {
+    FIELD: FIELD + "    dropout: float = 0.0\n",
+    BUILT: BUILT.replace("d_ff=self.d_ff", "d_ff=self.d_ff, dropout=self.dropout"),
+    "d_ff: int) -> None": "d_ff: int, dropout: float) -> None",
+    MADE: f"{MADE}\n            self.dropout = dropout",
+}
+"""A network that is given a share of dropout."""
+
 # In the template of `head`:
 N_CLASSES = """\
     n_classes: Size = 2
@@ -185,6 +194,11 @@ def before(*lines: str) -> dict[str, str]:
     return {RETURN: "\n            ".join([*lines, RETURN])}
 
 
+def after(*lines: str) -> dict[str, str]:
+    """Insert lines before the end of a feed-forward module's `forward`, which returns `output`."""
+    return {RETURN: "\n            ".join([RETURN, *lines])}
+
+
 BROKEN: Mapping[str, Broken] = {
     # imports
     "imports_torch": Broken("ffn", {}, ("imports",), "do it inside `build`", "import torch"),
@@ -220,6 +234,12 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("imports",),
         "the description HasInit has an `__init__`",
+    ),
+    "method_for_a_property": Broken(
+        "attention",
+        {"    @property\n    def incremental": "    def incremental"},
+        ("imports",),
+        "`incremental` of MethodForAProperty is a method, and a property of Attention: write",
     ),
     "has_alias": Broken(
         "ffn",
@@ -571,6 +591,25 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the output must be (2, 6, 16), not (2, 6, 3)",
     ),
+    "token_types_ignored": Broken(
+        "embedding",
+        {
+            "    def layout": "    @property\n    def token_types(self):\n        return 2\n\n"
+            "    def layout"
+        },
+        ("interface",),
+        "the vectors are the same for all token types, of which",
+    ),
+    "more_classes_than_outputs": Broken(
+        "head",
+        {
+            "    def layout": "    @property\n    def classes(self):\n"
+            "        return Classes(self.n_classes + 1)\n\n    def layout"
+        },
+        ("interface",),
+        "the output is 2 wide, and by the description's `classes` there are 3",
+        "from zoo.purpose import Classes",
+    ),
     "no_positions": Broken(
         "embedding",
         {"x = self.positions.embed(x, positions)": "pass"},
@@ -810,6 +849,12 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # rows
     "mixes_rows": Broken("ffn", before(MEAN), ("rows",), "another output than alone"),
+    "views": Broken(
+        "ffn",
+        {RETURN: RETURN.replace("(x)", "(x.view(-1, x.shape[-1]))") + ".view(x.shape)"},
+        ("rows",),
+        "a call with a part of another tensor failed: RuntimeError: view size is not compatible",
+    ),
     "mixes_rows_when_causal": Broken(
         "attention",
         {"            if causal:\n": f"            if causal:\n                {MEAN_OF_VALUES}\n"},
@@ -909,6 +954,31 @@ BROKEN: Mapping[str, Broken] = {
         ("modes",),
         "a call in training changes `part.mean`, which is not stored",
     ),
+    "drops_in_evaluation": Broken(
+        "ffn",
+        {
+            **DROPS,
+            RETURN: f"{RETURN}\n            output = nn.functional.dropout(output, self.dropout)",
+        },
+        ("modes",),
+        "the output is another in evaluation, with `dropout = 0.5`,",
+    ),
+    "drops_nothing": Broken("ffn", DROPS, ("modes",), "`dropout = 0.5` drops nothing in training"),
+    "auxiliary_vector": Broken(
+        "ffn",
+        {
+            **after("self.auxiliary_loss = output.mean(-1) if self.training else None"),
+            MADE: f"{MADE}\n            self.auxiliary_loss = None",
+        },
+        ("modes",),
+        "the `auxiliary_loss` of `part` is (2, 6), and not a scalar",
+    ),
+    "auxiliary_loss_that_stays": Broken(
+        "ffn",
+        after("if self.training:", "    self.auxiliary_loss = output.mean()"),
+        ("modes",),
+        "in evaluation, `part` still has the `auxiliary_loss` of a call in training",
+    ),
     "quieter_without_grad": Broken(
         "ffn",
         {**before("x = x if torch.is_grad_enabled() else x / 2"), **WITH_TORCH},
@@ -916,6 +986,18 @@ BROKEN: Mapping[str, Broken] = {
         "under `no_grad`",
     ),
     # gradients
+    "map_not_called": Broken(
+        "ffn",
+        {
+            MADE: MADE.replace("nn.Linear", "Linear"),
+            RETURN: RETURN.replace("self.down_proj(", "nn.functional.linear(").replace(
+                "relu()", "relu(), self.down_proj.weight, self.down_proj.bias"
+            ),
+            **WITH_LINEAR,
+        },
+        ("gradients",),
+        "the weight of `part.down_proj` is read without a call of the map",
+    ),
     "detached": Broken(
         "ffn",
         {"self.up_proj(x)": "(0 * self.up_proj(x) + self.up_proj(x).detach())"},
@@ -1027,6 +1109,17 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("precision",),
         "the output in bfloat16 has little to do with that in float64",
+    ),
+    "adds_into_float32": Broken(  # what a map returns in bfloat16 where x is in float32
+        "ffn",
+        after(
+            "flat = torch.zeros_like(x).flatten(0, -2)",
+            "flat.index_add_(0, torch.arange(len(flat), device=x.device), output.flatten(0, -2))",
+            "output = flat.view(output.shape)",
+        )
+        | WITH_TORCH,
+        ("precision",),
+        "training in bfloat16 by autocast, in a call, failed: RuntimeError: ",
     ),
     "own_dtype": Broken(
         "head",

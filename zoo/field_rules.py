@@ -21,11 +21,19 @@ _LISTS = (list, set, frozenset)
 
 
 def check_names(cls: type[BaseModel]) -> None:
-    """Check that no field hides a constant, a property or a method of a base class.
+    """Check that no field hides a constant, a property or a method of a base class, and no method a
+    property.
 
     Raises:
-        TypeError: a field does.
+        TypeError: one does.
     """
+    for name, value in vars(cls).items():
+        owner = next((base for base in cls.__mro__[1:] if name in vars(base)), None)
+        if owner is not None and isinstance(vars(owner)[name], property) and callable(value):
+            raise TypeError(
+                f"`{name}` of {cls.__name__} is a method, and a property of {owner.__name__}: "
+                f"write `@property` above `def {name}(self)`"
+            )
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         owner = next((base for base in cls.__mro__[1:] if name in vars(base)), None)
         if owner is None or "ClassVar" in str(annotation):

@@ -290,6 +290,12 @@ class HeadDriver(Driver):
                     "whether it scores tokens, without which no model with it generates",
                     help="define the property `scores_tokens`",
                 )
+        classes = head.classes
+        if classes is not None and output.shape[-1] != classes.number:
+            raise PromiseError(
+                f"the output is {output.shape[-1]} wide, and by the description's `classes` there "
+                f"are {classes.number}"
+            )
         self._check_ties(head)
 
     def tokens(self) -> None:

@@ -233,6 +233,18 @@ class EmbeddingDriver(Driver):
         expect("the output", output, BATCH, self.length, WIDTH)
         if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
             raise PromiseError("the position scheme that `build` receives is not applied")
+        last = self.described.token_types - 1
+        if last > 0 and close(self._of_type(inputs[0], last), self._of_type(inputs[0], 0), 1e-5):
+            raise PromiseError(
+                "the vectors are the same for all token types, of which the description's "
+                f"`token_types` says that there are {last + 1}"
+            )
+
+    def _of_type(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        """The vectors of tokens that all have the type of this number."""
+        positions, types = torch.arange(self.length), torch.full((BATCH, self.length), number)
+        found: torch.Tensor = self.model.part(x, positions, token_types=types, mask=None)
+        return found
 
     def tokens(self) -> None:
         described = self.described

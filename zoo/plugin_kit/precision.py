@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from zoo.plugin_kit.assertions import expect_close, gap
-from zoo.plugin_kit.driver import Way, every
+from zoo.plugin_kit.driver import Driver, Way, every
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.report import PromiseError
@@ -58,6 +58,27 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
             help="compute in the dtype of x; what needs float32 in narrower models is computed in "
             "`torch.promote_types(x.dtype, torch.float32)`",
         ) from None
+    _check_autocast(hosted(spec, registry, torch.float32))
+
+
+def _check_autocast(driver: Driver) -> None:
+    """Raises PromiseError unless a model in float32 learns with autocast to bfloat16, where maps
+    return bfloat16 and other operations float32."""
+    inputs = driver.inputs(torch.float32)
+    driver.model.train()
+    for told, way in driver.ways(inputs).items():
+        try:
+            with torch.autocast("cpu", torch.bfloat16):
+                outputs = way(*inputs)
+            sums = [t.float().sum() for t in outputs if t.requires_grad]
+            if sums:
+                torch.stack(sums).sum().backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            what = f"training in bfloat16 by autocast, in a call{told},"
+            raise PromiseError(
+                describe_failure(what, error).message,
+                help="what is put together has one dtype: `y.to(x.dtype)`",
+            ) from None
 
 
 def _outputs_in(dtype: torch.dtype, spec: ModelSpec, registry: Registry) -> Tensors:

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zoo.auxiliary import auxiliary_loss
 from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.assertions import equal, expect_close, expect_equal
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
-from zoo.plugin_kit.driver import Bare, Driver, Way, every
+from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.learning import gradients, modes
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.state import changes, shared_state, state_of, values_of
@@ -34,11 +34,6 @@ from zoo.transformer import Transformer
 
 Promise = Callable[[ModelSpec, Registry], None]
 
-N_BATCHES = 4
-"""Number of batches, in at least one of which each parameter must get a gradient: a router may
-skip an expert."""
-SHOWN = 4
-"""The most parameters that a message lists."""
 _MIXED = "on the same device", "different devices", "not on the expected device"
 """What torch says of tensors on two devices."""
 
@@ -68,9 +63,28 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
 
 
 def rows(spec: ModelSpec, registry: Registry) -> None:
-    """The rows of a batch do not influence each other."""
+    """The rows of a batch do not influence each other, and may be parts of another tensor."""
     driver = hosted(spec, registry, torch.float64)
     driver.rows(driver.inputs(torch.float64))
+    _check_parts(driver)
+
+
+def _check_parts(driver: Driver) -> None:
+    """Raises PromiseError unless the input may be a part of another tensor, as of more tokens."""
+    inputs = driver.inputs(torch.float64)
+    parts = tuple(torch.cat([t[:, :1], t], 1)[:, 1:] for t in inputs)
+    for told, way in driver.ways(inputs).items():
+        try:
+            found = way(*parts)
+        except PromiseError:
+            raise
+        except Exception as error:
+            failed = f"a call{told} with a part of another tensor"
+            raise PromiseError(
+                describe_failure(failed, error).message,
+                help="`reshape` takes a tensor that is not contiguous, and `view` does not",
+            ) from None
+        expect_close(f"in a call{told} with a part of another tensor", way(*inputs), found)
 
 
 def determinism(spec: ModelSpec, registry: Registry) -> None:
@@ -127,90 +141,6 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
                 "the model that is loaded again has another output",
                 help="what decides it is a field or a tensor; `build` draws nothing at random",
             )
-
-
-def modes(spec: ModelSpec, registry: Registry) -> None:
-    """Without dropout, the outputs in training and evaluation mode and under `no_grad` are equal,
-    unless the module keeps statistics of its batches."""
-    driver = hosted(spec, registry, torch.float64)
-    inputs = driver.inputs(torch.float64)
-    # What is computed of padding differs: without gradients, it may be left out.
-    ways = driver.ways(inputs)
-    call = every([way for told, way in ways.items() if "mask" not in told])
-    evaluated = call(*inputs)
-    with torch.no_grad():
-        expect_close("under `no_grad`", evaluated, call(*inputs))
-    before = {name: tensor.clone() for name, tensor in driver.model.named_buffers()}
-    driver.model.train()
-    trained = call(*inputs)
-    stored = driver.model.state_dict().keys()
-    for name, tensor in driver.model.named_buffers():
-        if name not in stored and not torch.equal(tensor, before[name]):
-            raise PromiseError(
-                f"a call in training changes `{name}`, which is not stored: a model that is loaded "
-                "would compute something else",
-                help="register it as a stored buffer, and state it in the layout by `buffer=True`",
-            )
-    if all(torch.equal(tensor, before[name]) for name, tensor in driver.model.named_buffers()):
-        expect_close(
-            "in training mode than in evaluation, without dropout",
-            evaluated,
-            trained,
-            help="what is random in training is off by default, or belongs to a field with "
-            "`dropout` in its name, which is 0 here",
-        )
-
-
-def gradients(spec: ModelSpec, registry: Registry) -> None:
-    """The output, or what the module adds to the training loss, has a finite gradient with respect
-    to every parameter and input vector, in whatever way the module is called."""
-    driver = hosted(spec, registry, torch.float64)
-    driver.model.train()
-    for told, way in driver.ways(driver.inputs(torch.float64)).items():
-        left = _without_gradient(driver, way)
-        if not left:
-            continue
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        each = told and f", each{told}"
-        raise PromiseError(
-            f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
-            f"{each}",
-            help="what the output depends on is neither detached nor unused; if it is one of many "
-            "experts, of which a batch reaches a few, state few in the description's `example`, "
-            'such as `example = {"n_experts": 4}`',
-        )
-
-
-def _without_gradient(driver: Driver, way: Way) -> list[str]:
-    """Return the names of the parameters and inputs that no gradient reaches in several batches.
-    Raises PromiseError if one is not finite."""
-    model = driver.model
-    random = torch.Generator().manual_seed(1)
-    by_name = dict(model.named_parameters())
-    reached: set[str] = set()
-    for seed in range(N_BATCHES):
-        inputs = driver.inputs(torch.float64, seed)
-        for name, tensor in zip(driver.names, inputs, strict=False):
-            if tensor.is_floating_point():
-                by_name[f"the input {name}"] = tensor.requires_grad_()
-        model.zero_grad(set_to_none=True)
-        total = torch.zeros((), dtype=torch.float64)
-        for output in way(*inputs):
-            if output.is_floating_point():
-                weights = torch.randn(output.shape, generator=random, dtype=torch.float64)
-                total = total + (output * weights).sum()
-        total = total + auxiliary_loss(model)
-        if total.requires_grad:
-            total.backward()  # type: ignore[no-untyped-call]
-        for name, tensor in by_name.items():
-            if tensor.grad is not None and bool(tensor.grad.any()):
-                reached.add(name)
-                if not bool(tensor.grad.isfinite().all()):
-                    raise PromiseError(f"the gradient of `{name}` is not finite")
-        left = [name for name, t in by_name.items() if t.requires_grad and name not in reached]
-        if not left:
-            break
-    return left
 
 
 def devices(spec: ModelSpec, _registry: Registry) -> None:

@@ -62,6 +62,13 @@ def add_updates(model: Transformer, names: Collection[str], lora: Lora, *, seed:
     for name in sorted(names):
         path, _, own = name.rpartition(".")
         module, weight = model.get_submodule(path), model.get_parameter(name)
+        if type(module) is nn.Linear and own == "weight":
+            message = f"`{name}` cannot be adapted: it is the weight of an `nn.Linear`"
+            hint = (
+                "leave it out of `weights` in `[lora]`; in a plugin of your own, a "
+                "`zoo.linear.Linear` can be adapted"
+            )
+            raise TrainingError(Problem(message, help=hint))
         if type(module) is not Linear or own != "weight" or len(holders[id(weight)]) > 1:
             message = f"`{name}` cannot be adapted: it is not the weight of one linear map alone"
             raise TrainingError(Problem(message, help="leave it out of `weights` in `[lora]`"))
