@@ -162,6 +162,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gate": heads(output_gate="sigmoid", output_gate_scope="head"),
     "uniform": heads(masked_rows="uniform"),
     "latent": {"position": "rotary", "attention": LATENT},
+    "latent_temperature": {
+        "position": "rotary",
+        "attention": LATENT | {"q_temperature": "log", "q_temperature_floor": 2.0},
+    },
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
     "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},

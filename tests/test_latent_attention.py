@@ -32,6 +32,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "no norm": {"q_lora_rank": 4, "latent_norm": NoNorm(kind="none", width=5)},
     "scale": {"scale": 1.3},
     "one head": {"n_heads": 1},
+    "temperature": {
+        "q_temperature": "log",
+        "q_temperature_floor": 2.0,
+        "q_temperature_scale": 0.4,
+        "q_temperature_shift": 1,
+    },
 }
 
 
@@ -103,6 +109,11 @@ def test_cache_of_deepseek_v2() -> None:
     assert description.layout().memory_cache == 0
     other = described_latent(key_width=9, **sizes).layout()
     assert (other.cache, other.memory_cache) == (0, 576)
+
+
+def test_temperature_is_refused_between_sequences() -> None:
+    with pytest.raises(ValueError, match="is about positions in one sequence"):
+        described_latent(key_width=9, q_temperature="log")
 
 
 def test_what_follows_from_the_widths() -> None:

@@ -40,6 +40,7 @@ OTHERS = {
     "siglip_text_model",
     "siglip_vision_model",
     "dpr",
+    "mistral4",
     "openai_privacy_filter",
     "metaclip_2_text_model",
     "metaclip_2_vision_model",

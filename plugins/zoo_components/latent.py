@@ -1,13 +1,15 @@
 """Multi-head latent attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
 from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
+from zoo.only_with import UNSTATED, OnlyWith, stated
 from zoo.slots import Attention, Norm
 from zoo.wording import counted
+from zoo_components.attention import NotNegative
 from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
 
@@ -47,6 +49,28 @@ class Latent(Attention):
     )
     """The factor that multiplies the scores; by default 1 / sqrt(qk_nope_head_dim +
     qk_rope_head_dim)."""
+    q_temperature: Annotated[
+        Literal["log", "power"] | None,
+        OnlyWith(
+            "key_width",
+            None,
+            because="is about positions in one sequence, and cross-attention sees another",
+        ),
+    ] = UNSTATED
+    """The factor that multiplies a query by its position, as in `multi_head`; by default there is
+    none."""
+    q_temperature_scale: Annotated[
+        PositiveFloat | None, OnlyWith("q_temperature", "log", "power", default=0.1)
+    ] = UNSTATED
+    """`scale` in its formula."""
+    q_temperature_floor: Annotated[
+        PositiveFloat | None, OnlyWith("q_temperature", "log", "power", default=8192.0)
+    ] = UNSTATED
+    """`floor` in its formula, in positions."""
+    q_temperature_shift: Annotated[
+        NotNegative | None, OnlyWith("q_temperature", "log", "power", default=0)
+    ] = UNSTATED
+    """`shift` in its formula."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
 
@@ -100,10 +124,19 @@ class Latent(Attention):
         }
 
     def build(self) -> "nn.Module":
+        from zoo_components.modules.heads import Temperature
         from zoo_components.modules.latent import LatentAttention
         from zoo_components.modules.scores import Scoring
 
         rank = number(self.q_lora_rank)
+        temperature = None
+        if self.q_temperature is not None:
+            temperature = Temperature(
+                form=self.q_temperature,
+                scale=stated(self.q_temperature_scale),
+                floor=stated(self.q_temperature_floor),
+                shift=stated(self.q_temperature_shift),
+            )
         return LatentAttention(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
@@ -116,5 +149,6 @@ class Latent(Attention):
             bias=self.bias,
             q_norm=None if rank is None else of_width(self.latent_norm, rank).build(),
             kv_norm=self.latent_norm.build(),
+            temperature=temperature,
             scoring=Scoring(scale=self.scale, dropout=self.dropout),
         )

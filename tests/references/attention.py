@@ -89,7 +89,7 @@ def value(a: Any, w: Weights, x: Tensor, position: int, turn: Turn | None) -> Te
 
 
 def temperature(a: Any, position: int) -> float:
-    if a.q_temperature == "none":
+    if a.q_temperature in ("none", None):
         return 1.0
     steps = (max(position, 0) + a.q_temperature_shift) / a.q_temperature_floor
     if a.q_temperature == "log":
@@ -224,7 +224,7 @@ def latent(
             else:
                 c = named_norm(w, "q_a_norm", a.latent_norm, linear(w, "q_a_proj", row))
                 q = linear(w, "q_b_proj", c)
-            q = q.reshape(a.n_heads, n + r)
+            q = q.reshape(a.n_heads, n + r) * temperature(a, at[i])
             heads = []
             for h in range(a.n_heads):
                 query = torch.cat([q[h, :n], rotate(q[h, n:], at[i])])

@@ -9,7 +9,7 @@ from zoo.cache import AttentionCache
 from zoo.linear import Linear
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, entering, local, own_part
-from zoo_components.modules.heads import merge_heads, split_heads
+from zoo_components.modules.heads import Temperature, merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -31,12 +31,13 @@ class LatentAttention(nn.Module):
         bias: bool,
         q_norm: nn.Module | None,
         kv_norm: nn.Module,
+        temperature: Temperature | None,
         scoring: Scoring,
     ) -> None:
         super().__init__()
         self.kv_lora_rank = kv_lora_rank
         self.nope, self.rope, self.v_head_dim = qk_nope_head_dim, qk_rope_head_dim, v_head_dim
-        self.scoring = scoring
+        self.temperature, self.scoring = temperature, scoring
         q_width = n_heads * (qk_nope_head_dim + qk_rope_head_dim)
         self.has_q_latent = q_lora_rank is not None
         if q_lora_rank is None:
@@ -74,14 +75,15 @@ class LatentAttention(nn.Module):
             causal: a query attends to no later key; joined with `mask`.
             rotation: rotates the rotary parts, (..., heads or 1, length, qk_rope_head_dim).
             bias: added to the scores; broadcasts to (..., heads, query, key).
-            positions: not used; `rotation` holds them.
+            positions: those of the queries, (query,) or (..., query), for their temperature; 0, 1,
+                ... by default. `rotation` holds its own.
             cache: the latents and rotated keys of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_model), and the weights after dropout or None.
         """
-        q_nope, q_rope = self._queries(x).split([self.nope, self.rope], -1)
+        q_nope, q_rope = self._queries(x, positions).split([self.nope, self.rope], -1)
         if rotation is not None:
             q_rope = rotation(q_rope)
         latent, k_rope = self._latents(x, memory, rotation, cache)
@@ -109,10 +111,16 @@ class LatentAttention(nn.Module):
             weights = all_parts(weights, -3, by_heads)
         return self.o_proj(merge_heads(mixed)), weights
 
-    def _queries(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim)."""
+    def _queries(self, x: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+        """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim), multiplied by their
+        temperature."""
         q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
-        return split_heads(q, self.nope + self.rope)
+        q = split_heads(q, self.nope + self.rope)
+        if self.temperature is None:
+            return q
+        if positions is None:
+            positions = torch.arange(x.shape[-2], device=x.device)
+        return self.temperature(q, positions)
 
     def _latents(
         self,
