@@ -105,6 +105,7 @@ def test_each_component_that_ships(project: Path, capsys: pytest.CaptureFixture[
         told = json.loads(capsys.readouterr().out)
         own = {key["name"] for key in told["tables"][0]["keys"]}
         assert own == cls.model_fields.keys() - given_of(cls) - {"kind"}
+        assert all("null" not in key["default"] for key in told["tables"][0]["keys"])  # not in TOML
         (stated,) = tomllib.loads(told["in_a_spec"].replace("...", "1")).items()
         table = stated[1] if isinstance(stated[1], dict) else {"kind": stated[1]}
         assert (stated[0], table["kind"]) == (slot, kind)

@@ -184,7 +184,7 @@ def _default_of(cls: type[Component], name: str, mark: object) -> str:
         return ""
     conditional = [m.default for m in field.metadata if isinstance(m, OnlyWith)]
     if conditional:
-        return f"`{json.dumps(conditional[0])}`"
+        return "" if conditional[0] is None else f"`{json.dumps(conditional[0])}`"
     if field.default_factory is not None:
         return "derived"
     if field.default is None or field.is_required():
