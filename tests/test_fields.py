@@ -179,6 +179,7 @@ FIELDS: Mapping[str, Case] = {
         for kind in ("multi_head", "cross_layer")
         for name, case in OF_HEADS.items()
     },
+    **{f"attention.latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.dual_encoder.*.d_model": Case(around=OF_ONE_WIDTH),
     "builder.dual_encoder.*.output_width": Case(around=OF_ONE_WIDTH),
@@ -253,9 +254,9 @@ FIELDS: Mapping[str, Case] = {
     "position.t5_buckets.max_distance": Case({"n_buckets": 8, "max_distance": 8}),
     "position.disentangled.max_distance": Case({"n_buckets": 8, "max_distance": 8}),
     "position.disentangled.n_buckets": Case({"max_distance": 8}, instead=[4, 6]),
-    "embedding.tokens.projection_bias": Case({"d_embed": 4}),
-    "embedding.tokens.token_dropout": Case({"token_dropout": 0.1, "mask_id": 3}),
-    "embedding.tokens.mask_id": Case({"token_dropout": 0.1, "mask_id": 3}),
+    "embedding.*tokens.projection_bias": Case({"d_embed": 4}),
+    "embedding.*tokens.token_dropout": Case({"token_dropout": 0.1, "mask_id": 3}),
+    "embedding.*tokens.mask_id": Case({"token_dropout": 0.1, "mask_id": 3}),
     "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
     "embedding.waveform.kernel_sizes": Case(instead=[[3, 3], [4, 2]]),
@@ -270,6 +271,7 @@ FIELDS: Mapping[str, Case] = {
     "head.joint_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
     "head.joint_embedding.bias": Case({"d_out": 4}),
     "head.sentence.pooling": Case({"normalize": False}),
+    "head.sentence.d_hidden": Case({"d_out": 4}),
     "head.sentence.activation": Case({"d_out": 4}),
     "head.sentence.dense_bias": Case({"d_out": 4}),
 }
