@@ -46,6 +46,8 @@ class Case:
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
+        rereads: whether its decoder reads the source too, which ends with the last token: that of
+            a classifier of texts in transformers.
         left: whether it is also given texts with padding on the left.
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
@@ -64,6 +66,7 @@ class Case:
     shrunk: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
+    rereads: bool = False
     left: bool = True
     features: tuple[int, int] | None = None
     channels_first: bool = False

@@ -56,6 +56,9 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) ->
         config: its config.
         takes: what the model of transformers can be given.
     """
+    if case.rereads:
+        yield from (reread(given, config) for given in local_inputs(case, config, takes))
+        return
     if "global_attention_mask" not in takes:
         yield from local_inputs(case, config, takes)
         return
@@ -115,6 +118,16 @@ def sounds(random: torch.Generator, n_samples: int, config: PreTrainedConfig) ->
     states_mask = torch.arange(int(lengths[0])) < lengths[:, None]
     padded_source = plain.source.masked_fill(~mask, 0.0)
     yield Inputs(name="right", source=padded_source, mask=mask, states_mask=states_mask)
+
+
+def reread(given: Inputs, config: PreTrainedConfig) -> Inputs:
+    """The same with texts that end with the last token, which the decoder reads with that token in
+    front."""
+    source, rows = given.source.clone(), torch.arange(len(given.source))
+    mask = torch.ones_like(source, dtype=torch.bool) if given.mask is None else given.mask
+    source[rows, mask.sum(1) - 1] = config.eos_token_id
+    target = torch.cat([torch.full((len(source), 1), config.eos_token_id), source[:, :-1]], 1)
+    return replace(given, source=source, target=target, target_mask=given.mask)
 
 
 def texts(random: torch.Generator, length: int) -> Tensor:

@@ -52,8 +52,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         "global_attention_mask": as_numbers(inputs.global_tokens),
         "pixel_values": inputs.images,
         memory: inputs.memory,
-        "decoder_input_ids": inputs.target,
-        "decoder_attention_mask": as_numbers(inputs.target_mask),
+        "decoder_input_ids": None if case.rereads else inputs.target,
+        "decoder_attention_mask": None if case.rereads else as_numbers(inputs.target_mask),
     }
     if "noise" in taken(model):  # by which patches are sorted before the last are hidden, if any
         n_patches = (model.config.image_size // model.config.patch_size) ** 2
