@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn, optim
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR
 from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
+from transformers import get_wsd_schedule
 
 import zoo
 from zoo.purpose import Generation
@@ -173,29 +174,45 @@ def test_the_schedule_of_the_paper(step: int) -> None:
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-ENDS: dict[str, tuple[Schedule, dict[int, float]]] = {
-    "constant": (Constant(warmup=10), {5: 0.5, 10: 1.0, 60: 1.0, 110: 1.0}),
-    "linear": (Linear(warmup=10), {5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0}),
-    "linear to": (Linear(warmup=10, final=0.2), {10: 1.0, 60: 0.6, 110: 0.2}),
-    "cosine": (Cosine(warmup=10), {5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0, 35: 0.5 + math.sqrt(1 / 8)}),
-    "cosine to": (Cosine(final=0.5), {110: 0.5, 55: 0.75}),
+FALLS: dict[str, tuple[Schedule, Callable[[Any, int], Any]]] = {
+    "constant": (Constant(), lambda sgd, n: ConstantLR(sgd, factor=1.0)),
+    "linear": (Linear(), lambda sgd, n: LinearLR(sgd, 1.0, 0.0, total_iters=n)),
+    "linear to": (Linear(final=0.2), lambda sgd, n: LinearLR(sgd, 1.0, 0.2, total_iters=n)),
+    "cosine": (Cosine(), CosineAnnealingLR),
+    "cosine to": (Cosine(final=0.5), lambda sgd, n: CosineAnnealingLR(sgd, n, eta_min=0.5)),
     "warmup, stable, decay": (
-        WarmupStableDecay(warmup=10, decay=40),
-        {5: 0.5, 10: 1.0, 11: 1.0, 70: 1.0, 71: 0.975, 90: 0.5, 110: 0.0},
+        WarmupStableDecay(decay=40),
+        lambda sgd, n: get_wsd_schedule(sgd, 0, 40, n, decay_type="linear"),
     ),
     "by a root": (
-        WarmupStableDecay(decay=100, shape="sqrt", final=0.2),
-        {1: 1.0, 10: 1.0, 11: 0.92, 35: 0.6, 110: 0.2},
+        WarmupStableDecay(decay=40, shape="sqrt", final=0.2),
+        lambda sgd, n: get_wsd_schedule(sgd, 0, 40, n, decay_type="1-sqrt", min_lr_ratio=0.2),
     ),
 }
 
 
-@pytest.mark.parametrize(("schedule", "points"), ENDS.values(), ids=ENDS)
-def test_schedules_between_their_ends(schedule: Schedule, points: dict[int, float]) -> None:
-    found = {step: share_of_peak(schedule, step, 110) for step in points}
-    assert found == pytest.approx(points, abs=1e-12)
+@pytest.mark.parametrize("warmup", [0, 10])
+@pytest.mark.parametrize("name", FALLS)
+def test_schedules_are_those_of_others_to_the_last_step(name: str, warmup: int) -> None:
+    schedule, theirs = FALLS[name]
+    schedule = schedule.model_copy(update={"warmup": warmup})
+    sgd = optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler, expected = theirs(sgd, 100), [(step + 1) / 10 for step in range(warmup)]
+    for _ in range(100):
+        expected.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        scheduler.step()
+    steps = len(expected)
+    found = [share_of_peak(schedule, step, steps) for step in range(1, steps + 1)]
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert min(found) > 0  # no step is computed in vain
     # A run that ends with the warm-up reaches the peak.
     assert share_of_peak(schedule.model_copy(update={"warmup": 110}), 110, 110) == 1.0
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine(), WarmupStableDecay(decay=1)])
+def test_a_single_step_has_the_rate_of_the_recipe(schedule: Schedule) -> None:
+    assert share_of_peak(schedule, 1, 1) == 1.0
 
 
 @pytest.mark.parametrize(

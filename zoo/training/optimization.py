@@ -139,7 +139,10 @@ def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
     """The learning rate of a step as a fraction of the peak.
 
     The paper's d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) (Vaswani et al. 2017, section
-    5.3) is `InverseSqrt` with its peak, at step = warmup, taken out.
+    5.3) is `InverseSqrt` with its peak, at step = warmup, taken out. A schedule that falls to
+    `final` starts from the peak in its first step after the warm-up and would reach `final` in the
+    step after the last one, as the schedulers of PyTorch and `transformers` do: a last step whose
+    rate is 0 would be computed in vain.
 
     Args:
         schedule: the table of the schedule.
@@ -168,21 +171,26 @@ def _(schedule: InverseSqrt, step: int, steps: int) -> float:
 
 @_after_warmup.register
 def _(schedule: Linear, step: int, steps: int) -> float:
-    left = (steps - step) / (steps - schedule.warmup)
+    left = 1 - _gone(step, steps, steps - schedule.warmup)
     return schedule.final + (1 - schedule.final) * left
 
 
 @_after_warmup.register
 def _(schedule: Cosine, step: int, steps: int) -> float:
-    gone = (step - schedule.warmup) / (steps - schedule.warmup)
+    gone = _gone(step, steps, steps - schedule.warmup)
     return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * gone)) / 2
 
 
 @_after_warmup.register
 def _(schedule: WarmupStableDecay, step: int, steps: int) -> float:
-    gone = max(0.0, 1 - (steps - step) / schedule.decay)
+    gone = _gone(step, steps, schedule.decay)
     fall = math.sqrt(gone) if schedule.shape == "sqrt" else gone
     return schedule.final + (1 - schedule.final) * (1 - fall)
+
+
+def _gone(step: int, steps: int, length: int) -> float:
+    """The share of the last `length` steps that is done before this step."""
+    return max(0, length - (steps - step + 1)) / length
 
 
 def set_learning_rate(optimizer: optim.Optimizer, value: float) -> None:

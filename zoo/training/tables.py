@@ -382,7 +382,8 @@ class Linear(Warmup):
     """The learning rate falls linearly to `final`."""
 
     final: Share = 0.0
-    """The learning rate at the last step, as a fraction of the peak."""
+    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
+    last one, so that no step is done in vain."""
 
 
 class Cosine(Warmup):
@@ -390,7 +391,8 @@ class Cosine(Warmup):
     arXiv:1608.03983)."""
 
     final: Share = 0.0
-    """The learning rate at the last step, as a fraction of the peak."""
+    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
+    last one, so that no step is done in vain."""
 
 
 class WarmupStableDecay(Warmup):
@@ -403,7 +405,8 @@ class WarmupStableDecay(Warmup):
     """How it falls: by the share of these steps that is done, or by the root of that share, which
     is faster at first (Hägele et al. 2024, arXiv:2405.18392)."""
     final: Share = 0.0
-    """The learning rate at the last step, as a fraction of the peak."""
+    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
+    last one, so that no step is done in vain."""
 
 
 Schedule = Constant | InverseSqrt | Linear | Cosine | WarmupStableDecay
