@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -354,13 +355,13 @@ def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:
 
 def test_a_source_ends_with_its_end(tokens: Tokens) -> None:
     (source,), (target,) = tokens.encode_sources(["ein Bier"]), tokens.encode_targets(["ein Bier"])
-    assert source == [*target, tokens.eos]
+    assert [*source] == [*target, tokens.eos]
 
 
 def test_text_to_continue_starts_with_its_begin() -> None:
     tokens = learn_tokens(Bpe(), EXAMPLES, Generation(target_vocab=290))
     (source,), (target,) = tokens.encode_sources(["a dog"]), tokens.encode_targets(["a dog"])
-    assert source == [tokens.bos, *target]
+    assert [*source] == [tokens.bos, *target]
 
 
 def test_learning_tokens_is_repeatable(tokens: Tokens) -> None:
@@ -436,9 +437,10 @@ def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:
 
 
 def test_ids_that_a_tokenizer_leaves_out_count(tmp_path: Path) -> None:
-    ids = {"<pad>": 0, "<s>": 1, "</s>": 2, "ein": 299}
-    Tokenizer(WordLevel(ids, unk_token="ein")).save(str(tmp_path / "tokenizer.json"))
-    assert read_tokens(tmp_path, Bpe(), SIDES).encode_targets(["ein"]) == [[299]]
+    known = {"<pad>": 0, "<s>": 1, "</s>": 2, "ein": 299}
+    Tokenizer(WordLevel(known, unk_token="ein")).save(str(tmp_path / "tokenizer.json"))
+    (ids,) = read_tokens(tmp_path, Bpe(), SIDES).encode_targets(["ein"])
+    assert [*ids] == [299]
     with pytest.raises(TrainingError, match="300 target tokens, and a vocabulary of 299"):
         read_tokens(tmp_path, Bpe(), Generation(target_vocab=299))
 
@@ -462,7 +464,33 @@ def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     assert [row.length for row in cut][:-1] == [5] * (len(cut) - 1)
     assert 1 <= cut[-1].length <= 5
     (short,) = encode(text, tokens, max_length=len(whole) + 1)
-    assert short.target == [tokens.bos, *whole, tokens.eos]
+    assert [*short.target] == [tokens.bos, *whole, tokens.eos]
+
+
+def test_texts_are_encoded_once_and_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_texts: list[int] = []
+
+    class Counting:
+        def __init__(self, path: Path) -> None:
+            self.inner = Tokenizer.from_file(str(path))
+
+        def encode_batch(self, texts: list[str], **options: Any) -> list[Any]:
+            n_texts.append(len(texts))
+            return self.inner.encode_batch(texts, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    recipe = write_toy(tmp_path, RECIPE.replace('"bpe"', '"files"\nsource = "tokenizer.json"'))
+    shared = learn_tokens(Bpe(), EXAMPLES, SIDES).source
+    shared.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr("zoo.training.tokens.read_tokenizer", Counting)
+    monkeypatch.setattr("zoo.running.tokenizer_file._AT_ONCE", 25)
+    zoo.train(recipe, output=tmp_path / "run")
+    assert sum(n_texts) == 2 * len(EXAMPLES)
+    assert max(n_texts) == 25
 
 
 def test_packed_text_is_joined_and_cut(tokens: Tokens) -> None:
@@ -475,7 +503,7 @@ def test_packed_text_is_joined_and_cut(tokens: Tokens) -> None:
     assert [token for row in packed for token in row.target[1:]] == joined[1:]
     assert [token for row in packed for token in row.target[:-1]] == joined[:-1]
     (one,) = encode(texts, tokens, max_length=100, packed=True)  # longer than all the text
-    assert one.target == joined
+    assert [*one.target] == joined
 
 
 @pytest.mark.parametrize("kind", ["text", "datasets"])

@@ -237,8 +237,8 @@ def test_one_token_between_packed_texts_ends_one_and_begins_the_next() -> None:
     texts = [Example(None, text) for text in ("a b", "", "b")]
     one = Tokens(words, words, 0, 0, 0, 0)
     (row,) = encode(texts, one, max_length=32, packed=True)
-    assert row.target == [0, 1, 2, 0, 0, 2, 0]
-    assert [row.target for row in encode(texts[::2], one, max_length=32)] == [
+    assert [*row.target] == [0, 1, 2, 0, 0, 2, 0]
+    assert [[*row.target] for row in encode(texts[::2], one, max_length=32)] == [
         [0, 1, 2, 0],
         [0, 2, 0],
     ]
@@ -331,6 +331,6 @@ def test_the_special_tokens_are_those_of_the_publisher(
     assert ([*map(name, tokens.begin)], name(tokens.eos), name(tokens.pad)) == (begin, end, pad)
     (row,) = encode([Example("Hund" if has_source else None, "dog")], tokens, max_length=9)
     dog = tokens.target.token_to_id("dog")
-    assert row.target == [*tokens.begin, dog, tokens.eos]
+    assert [*row.target] == [*tokens.begin, dog, tokens.eos]
     stated = read_tokens(tmp_path, OfModel(bos=end), sides, published)
     assert stated.bos == tokens.eos

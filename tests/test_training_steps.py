@@ -76,7 +76,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
     texts = tokens.encode_targets([example.target for example in examples])
-    assert [row.target for row in rows] == [[tokens.bos, *ids, tokens.eos] for ids in texts]
+    assert [[*row.target] for row in rows] == [[tokens.bos, *ids, tokens.eos] for ids in texts]
     assert n_labels(rows) == sum(len(ids) + 1 for ids in texts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,19 +106,25 @@ def check_text(text: object) -> None:
         raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
 
 
+_AT_ONCE = 1000
+"""How many texts are encoded together. An `Encoding` takes far more memory than its ids, and lives
+until the next ones are asked for."""
+
+
 def encoded(
     tokenizer: Any,
     texts: Sequence[str | tuple[str, str]],
     *,
     add_special_tokens: bool = True,
-) -> list[Any]:
+) -> Iterator[Any]:
     """Encode texts, and pairs of texts, that can be written in UTF-8: the `Encoding` of each.
     Raises `InputError` as `cannot_encode` makes it."""
-    with tokenizer_code(cannot_encode):
-        found: list[Any] = tokenizer.encode_batch(
-            list(texts), add_special_tokens=add_special_tokens
-        )
-    return found
+    for start in range(0, len(texts), _AT_ONCE):
+        with tokenizer_code(cannot_encode):
+            found: list[Any] = tokenizer.encode_batch(
+                list(texts[start : start + _AT_ONCE]), add_special_tokens=add_special_tokens
+            )
+        yield from found
 
 
 def cannot_encode(error: BaseException) -> InputError:

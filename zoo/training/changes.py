@@ -42,7 +42,7 @@ def identity(
     for row in rows:
         # Rows without types are as they were when no row had any.
         told = row[:2] if isinstance(row, Labelled | Valued) and row.types is None else row
-        data.update(json.dumps(told).encode())
+        data.update(json.dumps(told, default=list).encode())
     return {
         "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),
         "model": spec.digest if content is None else f"{spec.digest} {content}",

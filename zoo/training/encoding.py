@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
 from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
-from zoo.training.split import Example
+from zoo.training.recipe import Recipe
+from zoo.training.split import Example, Splits
+from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens, Tokens
 from zoo.wording import quoted
+
+
+class Parts(NamedTuple):
+    """The three parts of the data as rows of ids."""
+
+    train: Sequence[AnyRow]
+    valid: Sequence[AnyRow]
+    test: Sequence[AnyRow]
+
+
+def encode_parts(
+    splits: Splits, tokens: AnyTokens, recipe: Recipe, labels: Sequence[str] = ()
+) -> Parts:
+    """Encode all data of a recipe by `encode_any`, whose errors it raises. Texts of `test` are
+    measured one by one, as by `zoo score`, and so are not packed."""
+    packed = is_packed(recipe.data)
+
+    def part(examples: Sequence[Example], *, packed: bool) -> Sequence[AnyRow]:
+        longest = recipe.training.max_length
+        return encode_any(examples, tokens, max_length=longest, labels=labels, packed=packed)
+
+    return Parts(
+        train=part(splits.train, packed=packed),
+        valid=part(splits.valid, packed=packed),
+        test=part(splits.test, packed=False),
+    )
 
 
 def encode(
@@ -27,12 +56,12 @@ def encode(
         TrainingError: no tokens are made of a source.
     """
     found = tokens.encode_targets([example.target_text for example in examples])
-    targets = [[*tokens.begin, *ids, tokens.eos] for ids in found]
+    targets = [array("i", [*tokens.begin, *ids, tokens.eos]) for ids in found]
     sources = [example.source_text for example in examples if example.source is not None]
     if not sources:
         if packed and tokens.bos == tokens.eos:
             targets = [ids[number > 0 :] for number, ids in enumerate(targets)]
-        texts = [list(chain.from_iterable(targets))] if packed else targets
+        texts = [array("i", chain.from_iterable(targets))] if packed else targets
         return [Row(None, piece) for ids in texts for piece in _pieces(ids, max_length)]
     read = tokens.encode_sources(sources)
     _check_not_empty(sources, read)
@@ -124,7 +153,7 @@ def encode_read(
             texts = [example.source_or_text for example in examples]
             pieces = _text_pieces(texts, tokens, max_length=max_length, packed=packed)
             return [
-                Labelled(ids, (IGNORED,) * len(ids))
+                Labelled(ids, array("i", [IGNORED]) * len(ids))
                 for ids in pieces
                 if not tokens.special.issuperset(ids)
             ]
@@ -132,7 +161,7 @@ def encode_read(
 
 def _at_first(words: EncodedWords, labels: Sequence[int]) -> Sequence[int]:
     """The labels of all tokens, of which the first one of each word has that of the word."""
-    found = [IGNORED] * len(words.ids)
+    found = array("i", [IGNORED]) * len(words.ids)
     for place, label in zip(words.first, labels, strict=True):
         if place is not None:
             found[place] = label
@@ -146,7 +175,7 @@ def _text_pieces(
     if not packed:
         yield from chain.from_iterable((one.first, *one.others) for one in found)
         return
-    joined = list(chain.from_iterable(one.first for one in found))
+    joined = array("i", chain.from_iterable(one.first for one in found))
     yield from (joined[at : at + max_length] for at in range(0, len(joined), max_length))
 
 

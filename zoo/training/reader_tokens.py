@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -27,9 +28,9 @@ class Encoded(NamedTuple):
         types: the types of the tokens of the first piece; None if all are 0.
     """
 
-    first: list[int]
-    others: tuple[list[int], ...]
-    types: list[int] | None
+    first: Sequence[int]
+    others: tuple[Sequence[int], ...]
+    types: Sequence[int] | None
 
 
 class EncodedWords(NamedTuple):
@@ -41,7 +42,7 @@ class EncodedWords(NamedTuple):
             stands for, such as those beyond the end.
     """
 
-    ids: list[int]
+    ids: Sequence[int]
     first: list[int | None]
 
 
@@ -69,8 +70,8 @@ class ReaderTokens:
         which the longer one is cut until they fit."""
         return [
             Encoded(
-                one.ids,
-                tuple(more.ids for more in one.overflowing),
+                array("i", one.ids),
+                tuple(array("i", more.ids) for more in one.overflowing),
                 types_of(one, self.reader.token_types),
             )
             for one in self._encoded(texts, longest)
@@ -85,20 +86,21 @@ class ReaderTokens:
         learns from the tokens that it will read in texts."""
         found = self._encoded([" ".join(words) for words in rows], longest)
         return [
-            EncodedWords(one.ids, _first_tokens(one.offsets, words))
+            EncodedWords(array("i", one.ids), _first_tokens(one.offsets, words))
             for one, words in zip(found, rows, strict=True)
         ]
 
-    def _encoded(self, texts: Sequence[str | tuple[str, str]], longest: int | None) -> list[Any]:
+    def _encoded(
+        self, texts: Sequence[str | tuple[str, str]], longest: int | None
+    ) -> Iterator[Any]:
         tokenizer = self.tokenizer
         if longest is not None:
             # A length in C.
             tokenizer.enable_truncation(min(longest, sys.maxsize), strategy="longest_first")
         try:
-            found = encoded(tokenizer, texts)
+            yield from encoded(tokenizer, texts)
         finally:
             tokenizer.no_truncation()
-        return found
 
     def n_special(self, *, pairs: bool) -> int:
         """The number of special tokens that the tokenizer adds to a text or a pair of texts."""

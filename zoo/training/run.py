@@ -32,7 +32,7 @@ from zoo.training.checkpoints import (
     whole_weights,
     write_checkpoint,
 )
-from zoo.training.encoding import encode_any, special_spellings
+from zoo.training.encoding import Parts, encode_parts, special_spellings
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
@@ -44,7 +44,6 @@ from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
 from zoo.training.sides import Reader, n_outputs, sides_of
 from zoo.training.split import Splits
-from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens
 from zoo.training_files import CHECKPOINTS, METRICS, PLOT
 from zoo.transformer import Transformer
@@ -63,6 +62,7 @@ class Run:
         origin: where the initial weights came from; the trained weights keep it.
         content: the content digest of the weights that training starts from, if it does from some.
         labels: the names of the classes of a classifier.
+        rows: the data as ids, if it is encoded already.
         start_notes: notes on the model.
     """
 
@@ -77,22 +77,19 @@ class Run:
         *,
         content: str | None = None,
         labels: Sequence[str] = (),
+        rows: Parts | None = None,
         start_notes: Sequence[str] = (),
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
         self.origin, self.content = origin, content
         self.labels, self.start_notes = labels, start_notes
-        longest, packed = recipe.training.max_length, is_packed(recipe.data)
-        self.train, valid = (
-            encode_any(part, tokens, max_length=longest, labels=labels, packed=packed)
-            for part in (splits.train, splits.valid)
-        )
-        # Texts are measured one by one, as by `zoo score`.
-        test = encode_any(splits.test, tokens, max_length=longest, labels=labels)
+        if rows is None:
+            rows = encode_parts(splits, tokens, recipe, labels)
         masker = masker_of(recipe, tokens)
+        self.train = rows.train
         self.valid, self.test = (
-            part if masker is None else masker.held_out(part) for part in (valid, test)
+            part if masker is None else masker.held_out(part) for part in (rows.valid, rows.test)
         )
         self.loop = Loop(
             recipe,
@@ -181,11 +178,16 @@ class Run:
         tokens, longest = self.tokens, self.recipe.training.max_length
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
-        parts = {
-            name: tokens.n_truncated([example.texts for example in part], longest=longest)
-            for name, part in self.splits.parts.items()
-        }
-        return {name: count for name, count in parts.items() if count}
+        counts: dict[str, int] = {}
+        parts = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
+        for (name, examples), rows in parts:
+            texts = [example.texts for example in examples]
+            if len(rows) == len(texts):  # as long as not some have no row, for want of a word
+                of_text = zip(texts, rows, strict=True)
+                texts = [text for text, row in of_text if row.length == longest]
+            if count := tokens.n_truncated(texts, longest=longest):
+                counts[name] = count
+        return counts
 
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens or

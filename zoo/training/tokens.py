@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,14 +44,14 @@ class Tokens:
         """The ids that each target, or text, begins with."""
         return [self.bos] if self.first is None else [self.bos, self.first]
 
-    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_sources(self, texts: Sequence[str]) -> list[array[int]]:
         """The ids of sources, with the special tokens that their tokenizer adds."""
-        return [encoding.ids for encoding in encoded(self.source, texts)]
+        return [array("i", encoding.ids) for encoding in encoded(self.source, texts)]
 
-    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_targets(self, texts: Sequence[str]) -> list[array[int]]:
         """The ids of targets, without begin and end."""
         found = encoded(self.target, texts, add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+        return [array("i", encoding.ids) for encoding in found]
 
     def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of rows of ids, special tokens left out. Raises `TrainingError` if the

@@ -12,7 +12,7 @@ from zoo.registry import Registry, load_registry
 from zoo.store.collecting import sweep
 from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
-from zoo.training.encoding import encode_any
+from zoo.training.encoding import Parts, encode_parts
 from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
 from zoo.training.lock import alone_in
@@ -110,11 +110,13 @@ def _trained(
     `train`."""
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
     made: AnyTokens | None = None
+    rows: Parts | None = None
     with in_first_process(accelerator) as is_first:
         if is_first:
             sweep(folder, grace=0.0)
             if begins:
                 made = _make_tokens(recipe, start, splits)
+                rows = _encoded(recipe, start, splits, made)
     model = make_model(start, recipe, accelerator, registry)
     whole = accelerator.unwrap_model(model)
     optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
@@ -133,6 +135,7 @@ def _trained(
         start.origin,
         content=start.content,
         labels=labels_in(start),
+        rows=rows,
         start_notes=start.notes,
     )
     run.learn(resume=resume)
@@ -172,13 +175,8 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
-    """Make the tokenizers of a new run.
-
-    Raises:
-        TrainingError: as `tokens_of`; all examples that are needed are left out after encoding; or
-            no tokens are made of a text that needs some.
-        InputError: the tokenizer cannot encode a text.
-    """
+    """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, and if they cannot
+    join pairs, or have no room for a text beside their special tokens."""
     try:
         tokens = tokens_of(
             recipe.tokenizer,
@@ -190,12 +188,25 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
         )
     except ZooError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
-    longest, labels = recipe.training.max_length, labels_in(start)
     check_specials(recipe, tokens, splits)
+    return tokens
+
+
+def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) -> Parts:
+    """Encode the data of a new run.
+
+    Raises:
+        TrainingError: all examples that are needed are left out; or no tokens are made of a text
+            that needs some.
+        InputError: the tokenizer cannot encode a text.
+    """
+    found, longest = (
+        encode_parts(splits, tokens, recipe, labels_in(start)),
+        recipe.training.max_length,
+    )
     needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
-    for part, examples in splits.parts.items():
-        # All are encoded, as one that cannot be is an error.
-        if encode_any(examples, tokens, max_length=longest, labels=labels) or not examples:
+    for (part, examples), rows in zip(splits.parts.items(), found, strict=True):
+        if rows or not examples:
             continue
         if isinstance(tokens, ReaderTokens):
             message = f"the tokenizer makes no tokens of the texts of `{part}`"
@@ -206,4 +217,4 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
         place = recipe.document.place(("training", "max_length"), value=True)
         raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
-    return tokens
+    return found
