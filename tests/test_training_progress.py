@@ -49,6 +49,19 @@ def test_throughput_and_losses_are_shown(
     assert ("\x1b[" in shown) == stream.isatty()  # a bar is redrawn, a line is not
 
 
+@pytest.mark.parametrize("columns", ["30", "80"])
+def test_held_out_losses_stay_above_the_bar(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", columns)
+    with progress_of("toy", 0, 100, speaks=True) as progress:
+        progress.log(RECORD)
+        progress.log({key: RECORD[key] for key in RECORD if key != "valid_loss"} | {"step": 60.0})
+    line = "step 50/100  loss 2.5000  held out 2.0794 (perplexity 8.00)  1,234 tokens/s\n"
+    assert terminal.getvalue().count(line) == 1
+    assert terminal.getvalue().count("held out") == 1  # no part of the bar
+
+
 def test_a_perplexity_of_many_digits_is_rounded(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_of("toy", 0, 100, speaks=True) as progress:
         progress.log(RECORD | {"valid_loss": 107.7133})

@@ -29,7 +29,7 @@ class Lines:
         self.steps = steps
 
     def log(self, record: Mapping[str, float]) -> None:
-        click.echo(f"step {record['step']:,.0f}/{self.steps:,}  {progress_text(record)}", err=True)
+        click.echo(_line(record, self.steps), err=True)
 
     def advance(self, step: int) -> None:
         pass
@@ -46,13 +46,17 @@ class Silent:
 
 
 class Bar:
-    """A bar on a terminal, with the last log point beside it."""
+    """A bar on a terminal, with the last log point beside it, and above it a line for each
+    measurement on held-out data: these are few, and are to be compared."""
 
-    def __init__(self, bar: Any, task: Any) -> None:
-        self.bar, self.task = bar, task
+    def __init__(self, bar: Any, task: Any, steps: int) -> None:
+        self.bar, self.task, self.steps = bar, task, steps
 
     def log(self, record: Mapping[str, float]) -> None:
-        self.bar.update(self.task, told=progress_text(record))
+        if "valid_loss" in record:
+            self.bar.print(_line(record, self.steps), highlight=False, soft_wrap=True)
+        beside = {key: record[key] for key in ("loss", "tokens_per_second")}
+        self.bar.update(self.task, told=progress_text(beside))
 
     def advance(self, step: int) -> None:
         self.bar.update(self.task, completed=step)
@@ -79,7 +83,11 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
         TextColumn("{task.fields[told]}"),
     )
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
-        yield Bar(bar, bar.add_task(name, total=steps, completed=done, told=""))
+        yield Bar(bar, bar.add_task(name, total=steps, completed=done, told=""), steps)
+
+
+def _line(record: Mapping[str, float], steps: int) -> str:
+    return f"step {record['step']:,.0f}/{steps:,}  {progress_text(record)}"
 
 
 def progress_text(record: Mapping[str, float]) -> str:
