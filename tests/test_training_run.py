@@ -896,6 +896,19 @@ def test_a_run_that_diverges_ends(
             assert all(tensors.get_tensor(name).isfinite().all() for name in tensors.keys())  # noqa: SIM118
 
 
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_last_step_that_ruins_the_model_is_told(toy: Toy, tmp_path: Path, part: str) -> None:
+    """Its weights are finite, and its loss was computed before it."""
+    recipe = RECIPE.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 1e25")
+    recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4", f"{part} = 4")
+    recipe = recipe.replace("steps = 12", "steps = 1").replace("warmup = 4", "warmup = 1")
+    with pytest.raises(zoo.TrainingError) as caught:
+        toy(recipe=recipe)
+    assert "error: the loss on held-out data is nan at step 1" in str(caught.value)
+    assert str(caught.value).endswith("or state `clip_norm`")  # no checkpoint is from before
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_a_missing_package_is_told(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ class Loop:
                 seconds = time.perf_counter() - since
                 record = self.record(step, float(loss), n_predicted, n_tokens / seconds)
                 if measured:
-                    found = self.measure(self.valid)
+                    found = self.measure(self.valid, step)
                     record |= {f"valid_{key}": value for key, value in found.items()}
                 if compared and self.is_better(record):
                     self.best = record
@@ -230,7 +230,7 @@ class Loop:
         last line."""
         mean = self.sum_of(loss) / n_predicted
         if not math.isfinite(mean):
-            raise self.diverged(f"the loss is {mean} at step {step:,}")
+            raise self.diverged(f"the loss is {mean}", step)
         return {
             "step": step,
             "loss": mean,
@@ -243,7 +243,7 @@ class Loop:
         """Raise `TrainingError` if a weight is not finite, so that no checkpoint has it."""
         shares = map(local, self.learner.model.parameters())
         if self.sum_of(sum(float(not share.isfinite().all()) for share in shares)):
-            raise self.diverged(f"some weights are no longer numbers at step {step:,}")
+            raise self.diverged("some weights are no longer numbers", step)
 
     def nothing_learned(self) -> TrainingError:
         """The error for a run whose loss depends on frozen weights alone."""
@@ -251,25 +251,30 @@ class Loop:
         path = ("training", "frozen") if self.recipe.lora is None else ("lora", "weights")
         return TrainingError(Problem(message, self.recipe.document.place(path, value=True)))
 
-    def diverged(self, message: str) -> TrainingError:
-        """The error for a run that has diverged."""
-        before = (
-            f"; the last checkpoint, of step {self.kept:,}, is from before" if self.kept else ""
-        )
+    def diverged(self, message: str, step: int) -> TrainingError:
+        """The error for a run that has diverged, as is seen at this step."""
+        before = f"; the last checkpoint, of step {self.kept:,}, is from before"
+        before *= 0 < self.kept < step
         return TrainingError(
             Problem(
-                message,
+                f"{message} at step {step:,}",
                 self.recipe.document.place(("optimizer", "lr"), value=True),
                 help=f"lower the learning rate, warm up longer, or state `clip_norm`{before}",
             )
         )
 
     @torch.no_grad()
-    def measure(self, rows: Sequence[AnyRow]) -> dict[str, float]:
-        """Measure the model on rows: `loss`, the mean cross-entropy per label, in nats, without
-        label smoothing; and for a model that reads whole texts `accuracy`, the share of labels
-        that have the highest score, or of several classes the share that is right of the decisions
-        about each. For numbers, `loss` is the mean squared error, and `rmse` its root."""
+    def measure(self, rows: Sequence[AnyRow], step: int) -> dict[str, float]:
+        """Measure the model, as it is after this step, on held-out rows: `loss`, the mean
+        cross-entropy per label, in nats, without label smoothing; and for a model that reads whole
+        texts `accuracy`, the share of labels that have the highest score, or of several classes the
+        share that is right of the decisions about each. For numbers, `loss` is the mean squared
+        error, and `rmse` its root.
+
+        Raises:
+            TrainingError: the loss is not a number. That of the step itself was computed before the
+                weights were changed.
+        """
         accelerator = self.learner.accelerator
         self.learner.model.eval()
         sums = torch.zeros(2, device=accelerator.device)
@@ -277,6 +282,8 @@ class Loop:
             batch = [rows[index] for index in places]
             sums += self.computed(loss_and_hits, batch, 0, accelerator.num_processes)
         loss, hits = (self.sum_of(float(one)) / n_labels(rows) for one in sums)
+        if not math.isfinite(loss):
+            raise self.diverged(f"the loss on held-out data is {loss}", step)
         if not isinstance(self.tokens, ReaderTokens):
             return {"loss": loss}
         if self.tokens.reader.predicts == "number":

@@ -303,7 +303,7 @@ class Run:
                 f"{name}_{key}": value
                 for name, rows in parts.items()
                 if rows
-                for key, value in self.loop.measure(rows).items()
+                for key, value in self.loop.measure(rows, self.loop.kept).items()
             },
         }
 
