@@ -14,6 +14,10 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    ASTConfig,
+    ASTFeatureExtractor,
+    ASTForAudioClassification,
+    ASTModel,
     HubertConfig,
     HubertForSequenceClassification,
     Wav2Vec2Config,
@@ -29,6 +33,7 @@ from zoo.cli import run
 from zoo.purpose import Transcription
 from zoo.running.letters import read_letters, without_blanks
 from zoo.sounds.files import read_sound
+from zoo.sounds.filter_bank import log_mel
 from zoo.sounds.settings import read_sound_settings
 
 Zoo = Callable[..., tuple[int, str, str]]
@@ -163,7 +168,7 @@ def test_what_the_model_gets_is_what_transformers_gives_it(tmp_path: Path) -> No
         extractor = Wav2Vec2FeatureExtractor(do_normalize=normalize)
         extractor.save_pretrained(tmp_path)
         expected = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_values[0]
-        found = read_sound_settings(tmp_path).waveform(read_sound(tmp_path / "a.wav"))
+        found = read_sound_settings(tmp_path, None).prepared(read_sound(tmp_path / "a.wav"))
         torch.testing.assert_close(found[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -172,7 +177,7 @@ def test_settings_of_a_processor(tmp_path: Path) -> None:
     extractor = Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=False)
     Wav2Vec2FeatureExtractor().save_pretrained(tmp_path)
     Wav2Vec2Processor(extractor, tokenizer(tmp_path / "letters")).save_pretrained(tmp_path)
-    found = read_sound_settings(tmp_path)
+    found = read_sound_settings(tmp_path, None)
     assert (found.sampling_rate, found.do_normalize) == (8000, False)
 
 
@@ -190,7 +195,7 @@ def test_settings_that_are_not_known(
 ) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     with pytest.raises(zoo.WeightsError, match=message):
-        read_sound_settings(tmp_path)
+        read_sound_settings(tmp_path, None)
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -296,6 +301,72 @@ def test_the_vector_of_a_sound(tmp_path: Path) -> None:
         states = theirs(**extractor(samples, sampling_rate=RATE, return_tensors="pt"))[0]
     (found,) = zoo.SoundModel.load(tmp_path / "model").run([str(tmp_path / "a.wav")])
     assert found["embedding"] == pytest.approx(states[0].mean(0).tolist(), abs=1e-5)
+
+
+SPECTROGRAMS: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 20,
+    "max_length": 12,
+    "num_mel_bins": 10,
+    "patch_size": 4,
+    "frequency_stride": 3,
+    "time_stride": 2,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"do_normalize": False}, {"mean": -6.0, "std": 3.0}])
+@pytest.mark.parametrize("n_samples", [400, 2000, 5000])  # of which 1, 11 and 29 frames are made
+def test_spectrograms_are_those_of_transformers(
+    options: dict[str, Any], n_samples: int, tmp_path: Path
+) -> None:
+    (samples,) = write_wav(tmp_path / "a.wav", [signal(n_samples)])
+    extractor = ASTFeatureExtractor(max_length=12, num_mel_bins=40, **options)
+    extractor.save_pretrained(tmp_path)
+    expected = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_values[0]
+    settings = read_sound_settings(tmp_path, (12, 40))
+    found = settings.prepared(read_sound(tmp_path / "a.wav"))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_silence_has_the_least_power_in_each_band() -> None:
+    assert torch.equal(log_mel(torch.zeros(720), 10), torch.full((3, 10), math.log(2**-23)))
+
+
+def imported_with_spectrograms(theirs: nn.Module, folder: Path) -> Any:
+    """Import a model that takes spectrograms as `model`. Return what it makes of `a.wav`."""
+    saved(theirs, folder / "published")
+    extractor = ASTFeatureExtractor(max_length=12, num_mel_bins=10)
+    extractor.save_pretrained(folder / "published")
+    zoo.import_folder(folder / "published", folder / "model")
+    (samples,) = write_wav(folder / "a.wav", [signal(3000)])
+    with torch.no_grad():
+        return theirs(**extractor(samples, sampling_rate=RATE, return_tensors="pt"))
+
+
+def test_classes_of_spectrograms(tmp_path: Path, command: Zoo) -> None:
+    config = ASTConfig(**SPECTROGRAMS, id2label={0: "rain", 1: "wind", 2: "sea"})
+    theirs = imported_with_spectrograms(ASTForAudioClassification(config), tmp_path)
+    likely = theirs.logits[0].softmax(-1)
+    (found,) = zoo.SoundModel.load(tmp_path / "model").run([tmp_path / "a.wav"])
+    told = {one["class"]: one["probability"] for one in found["classes"]}
+    assert told == pytest.approx(dict(enumerate(likely.tolist())), abs=1e-4)
+    assert found["classes"][0]["label"] == config.id2label[int(likely.argmax())]
+
+    write_wav(tmp_path / "short.wav", [signal(399)])
+    status, _, err = command("run", str(tmp_path / "model"), str(tmp_path / "short.wav"))
+    assert status == 2
+    assert "the sound has 399 samples, and the model takes 400 or more" in err
+    ASTFeatureExtractor(max_length=13, num_mel_bins=10).save_pretrained(tmp_path / "model")
+    with pytest.raises(zoo.WeightsError, match=r"shape \(13, 10\), and the model takes \(12, 10\)"):
+        zoo.SoundModel.load(tmp_path / "model")
+
+
+def test_the_vector_of_a_spectrogram(tmp_path: Path) -> None:
+    theirs = imported_with_spectrograms(ASTModel(ASTConfig(**SPECTROGRAMS)), tmp_path)
+    (found,) = zoo.SoundModel.load(tmp_path / "model").run([tmp_path / "a.wav"])
+    assert found["embedding"] == pytest.approx(theirs.pooler_output[0].tolist(), abs=1e-4)
 
 
 def bad_files(folder: Path) -> dict[str, str]:

@@ -45,6 +45,8 @@ OTHERS = {
     "metaclip_2_text_model",
     "metaclip_2_vision_model",
     "chinese_clip",
+    "chinese_clip_vision_model",
+    "altclip_vision_model",
     "vit_mae",
     "audio-spectrogram-transformer",
 }

@@ -275,8 +275,8 @@ class Embedding(Plugin):
     length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
     embedding of vectors states their `input_width`, and if it changes the length, its module has a
     method `embedded_length(length)`; one of sounds, vectors of width 1, states its
-    `shortest_sound`, and one of images its `n_vectors`. `build` receives the module of the position
-    scheme to add, or None.
+    `shortest_sound`, one of their spectrograms its `spectrogram_shape`, and one of images its
+    `n_vectors`. `build` receives the module of the position scheme to add, or None.
     """
 
     vocab: Given[int | None] = None
@@ -305,6 +305,12 @@ class Embedding(Plugin):
     def shortest_sound(self) -> int | None:
         """The fewest samples of the sounds that it is called with, (batch, samples, 1), if it
         is."""
+        return None
+
+    @property
+    def spectrogram_shape(self) -> tuple[int, int] | None:
+        """The (frames, bands) of the spectrograms that it is called with, (batch, frames, bands),
+        the logarithms of the power in bands of mel, if it is."""
         return None
 
     @property
@@ -558,9 +564,21 @@ class Builder(Plugin):
         return None
 
     @property
+    def spectrogram_shape(self) -> tuple[int, int] | None:
+        """The (frames, bands) of the spectrograms of sounds that the model is called with, (batch,
+        frames, bands); None if it is called with anything else."""
+        return None
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model is called with sounds, or their spectrograms."""
+        return self.shortest_sound is not None or self.spectrogram_shape is not None
+
+    @property
     def task(self) -> Task | None:
         """The task of `zoo run` with the model; None if there is none. The module of a model that
-        embeds images is a `zoo.transformer.EncodingImages`."""
+        embeds images is a `zoo.transformer.EncodingImages`, and that of one that embeds sounds a
+        `zoo.transformer.EncodingSounds`."""
         return None
 
     @property

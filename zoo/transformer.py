@@ -115,6 +115,15 @@ class EncodingImages(Protocol):
         ...
 
 
+class EncodingSounds(Protocol):
+    """The method of a model that embeds sounds."""
+
+    def encode_sound(self, sound: torch.Tensor) -> torch.Tensor:
+        """The vector of each sound, (batch, width), of waveforms (batch, samples, 1) or
+        spectrograms (batch, frames, bands)."""
+        ...
+
+
 class Comparing(EncodingImages, Protocol):
     """The methods of a model that compares images with texts."""
 

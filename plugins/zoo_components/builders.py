@@ -160,7 +160,7 @@ class OneStack(OfStacks):
 
     @property
     def classes(self) -> Classes | None:
-        reads = self.reading or self.images or self.shortest_sound
+        reads = self.reading or self.images or self.hears
         return self.head.classes if reads else None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
@@ -224,15 +224,19 @@ class Encoder(OneStack):
         return self.encoder.embedding.shortest_sound
 
     @property
+    def spectrogram_shape(self) -> tuple[int, int] | None:
+        return self.encoder.embedding.spectrogram_shape
+
+    @property
     def task(self) -> Task | None:
         task = self.head.task
-        if self.shortest_sound:
+        if self.hears:
             return task if task in OF_SOUND else None
         return task if (self.reading or self.images) and task != "transcribe" else None
 
     @property
     def transcription(self) -> Transcription | None:
-        return self.head.transcription if self.shortest_sound else None
+        return self.head.transcription if self.hears else None
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()

@@ -61,6 +61,10 @@ class SpectrogramPatches(Embedding):
         return self.n_features
 
     @property
+    def spectrogram_shape(self) -> tuple[int, int]:
+        return self.n_frames, self.n_features
+
+    @property
     def n_positions(self) -> int:
         sizes = ((self.n_features, self.feature_stride), (self.n_frames, self.frame_stride))
         rows, columns = ((size - self.patch_size) // stride + 1 for size, stride in sizes)

@@ -22,6 +22,6 @@ def load_runner(
     kind: type[TextModel | ImageModel | SoundModel] = TextModel
     if spec.model.images and not of_texts:
         kind = ImageModel
-    elif spec.model.shortest_sound and not of_texts:
+    elif spec.model.hears and not of_texts:
         kind = SoundModel
     return kind.load(path_or_name, device=device, dtype=dtype, registry=registry)

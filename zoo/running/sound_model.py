@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -25,10 +25,13 @@ from zoo.running.letters import Letters, read_letters, without_blanks
 from zoo.running.media import places_of, read_each
 from zoo.running.tasks import check_top, classes_of
 from zoo.sounds.files import read_sound
-from zoo.sounds.settings import SoundSettings, read_sound_settings
+from zoo.sounds.settings import SoundSettings, check_length, read_sound_settings
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.reader import read_header
+
+if TYPE_CHECKING:
+    from zoo.transformer import EncodingSounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class SoundModel:
 
     Args:
         transformer: the model.
-        sound_settings: how sounds become waveforms.
+        sound_settings: how sounds become waveforms or spectrograms.
         letters: what its ids stand for, if it writes down what is said.
     """
 
@@ -58,7 +61,7 @@ class SoundModel:
         dtype: str | torch.dtype | None = None,
         registry: Registry | None = None,
     ) -> Self:
-        """Load a model with the files beside it in its folder: how sounds become waveforms
+        """Load a model with the files beside it in its folder: how sounds become what it takes
         (`preprocessor_config.json`, or `processor_config.json`) and, for a model that writes down
         what is said, its letters (`vocab.json`).
 
@@ -67,16 +70,16 @@ class SoundModel:
         Raises:
             ZooError: as `zoo.load`.
             InputError: the model takes no sounds.
-            WeightsError: the file that says how sounds become waveforms is missing or has a setting
-                that is not supported; or another file beside the weights is damaged.
+            WeightsError: the file that says how sounds become what the model takes is missing or
+                has a setting that is not supported; or another file beside the weights is damaged.
         """
         registry = load_registry() if registry is None else registry
         path = find_weights(path_or_name, registry).path
         spec = spec_of_weights(read_header(path), str(path), registry)
-        if spec.model.shortest_sound is None:
+        if not spec.model.hears:
             others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
             raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
-        settings = read_sound_settings(path.parent)
+        settings = read_sound_settings(path.parent, spec.model.spectrogram_shape)
         how = spec.model.transcription
         letters = Letters() if how is None else read_letters(path.parent, how)
         return cls(
@@ -115,7 +118,8 @@ class SoundModel:
 
         Returns:
             A result for each sound: its `task`, and depending on the task the `text` and its `ids`;
-            the likeliest `classes`; or `embedding`, the mean of the states.
+            the likeliest `classes`; or `embedding`, what the model's pooler makes of the states, or
+            without one their mean.
 
         Raises:
             InputError: the model has no task, or a sound does not fit it.
@@ -139,26 +143,29 @@ class SoundModel:
         results: list[dict[str, Any]] = []
         for batch in cut(range(len(sounds))):
             asked_for = [(sounds[place], places[place]) for place in batch]
-            waveforms = read_each(asked_for, self._waveform)
-            results += [{"task": task, **self._read(one, task, asked.top)} for one in waveforms]
+            prepared = read_each(asked_for, self._prepared)
+            results += [{"task": task, **self._read(one, task, asked.top)} for one in prepared]
         return results
 
-    def _waveform(self, sound: str | os.PathLike[str] | bytes) -> torch.Tensor:
-        """The waveform of a sound, (samples, 1). Raises InputError if it does not fit the model."""
-        waveform = self.sound_settings.waveform(read_sound(sound))
-        shortest = self.transformer.spec.model.shortest_sound
-        if shortest is not None and len(waveform) < shortest:
-            raise InputError(
-                f"the sound has {len(waveform):,} samples, and the model takes {shortest:,} or more"
-            )
-        return waveform
+    def _prepared(self, sound: str | os.PathLike[str] | bytes) -> torch.Tensor:
+        """The waveform of a sound, (samples, 1), or its spectrogram, (frames, bands). Raises
+        InputError if it does not fit the model."""
+        read = read_sound(sound)
+        prepared = self.sound_settings.prepared(read)
+        if (shortest := self.transformer.spec.model.shortest_sound) is not None:
+            check_length(read.samples, shortest)
+        return prepared
 
-    def _read(self, waveform: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
-        """Run the model on a waveform, and read off the result."""
+    def _read(self, prepared: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
+        """Run the model on a waveform or a spectrogram, and read off the result."""
         model = self.transformer
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         with torch.inference_mode(), evaluating(model):
-            output: torch.Tensor = model(waveform[None].to(input_device(model), dtype))[0]
+            given = prepared[None].to(input_device(model), dtype)
+            if task == "embed":
+                output = cast("EncodingSounds", model).encode_sound(given)[0]
+            else:
+                output = model(given)[0]
         check_numbers(output, model.spec.name)
         how = model.spec.model.transcription
         if how is not None:
@@ -166,4 +173,4 @@ class SoundModel:
             return {"text": self.letters.text(ids), "ids": ids}
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
-        return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
+        return {"embedding": output.tolist()}

@@ -416,7 +416,7 @@ def _not_called_with_ids(spec: ModelSpec) -> InputError:
     hint = "in Python, `zoo.load` returns the model, "
     if spec.model.images:
         hint = "`zoo run` takes images in place of texts, and in Python `zoo.ImageModel` does"
-    elif spec.model.shortest_sound:
+    elif spec.model.hears:
         hint = "`zoo run` takes sounds in place of texts, and in Python `zoo.SoundModel` does"
     elif spec.model.generation is None:
         hint += "to be called with its own inputs"

@@ -243,10 +243,19 @@ class Encoder(WithEncoder):
         """The vector of each image, (batch, width), of images (batch, channels, height, width):
         what a head that pools makes of it, or else the pooler. Without these, it is the state of
         the class token, which comes first, or without one the mean state of the patches."""
-        states, _ = self.encoder(image)
+        return self._vectors(image)
+
+    def encode_sound(self, sound: torch.Tensor) -> torch.Tensor:
+        """The vector of each sound, (batch, width), of waveforms (batch, samples, 1) or
+        spectrograms (batch, frames, bands): what a head that pools makes of it, or else the pooler,
+        or without these the mean of the states."""
+        return self._vectors(sound)
+
+    def _vectors(self, inputs: torch.Tensor) -> torch.Tensor:
+        states, _ = self.encoder(inputs)
         if self.pooler is not None and not self.head_pools:
             return self.pooler(states)
-        output = self.head_output(states, self.encoder, image, None)
+        output = self.head_output(states, self.encoder, inputs, None)
         if self.head_pools:
             return output
         return output[:, 0] if self.has_class_token else output.mean(1)
