@@ -231,7 +231,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec('bias = «["q"]»'),
         [
             (
-                "`bias` of `encoder.block.ffn` must be `true` or `false`, not an array",
+                "`bias` of `encoder.block.ffn` must be `true` or `false` or `down`, not an array",
                 "help: the table of each component may state its own: the nearest counts",
             )
         ],

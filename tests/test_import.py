@@ -421,13 +421,16 @@ def test_a_family_of_a_project_extends_a_shipped_one(project: Path) -> None:
     """Helium is a Llama with neighbours as the pairs of its rotary positions."""
     (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
     (project / "families").mkdir()
-    (project / "families/helium.toml").write_text(
-        'extends = "llama"\nformat = 1\nmodel_type = ["helium"]\n'
+    (project / "families/mine.toml").write_text(
+        'extends = "llama"\nformat = 1\nmodel_type = ["mine"]\n'
         '[let]\nposition = "= rope(interleaved=true)"\n'
     )
     theirs = HeliumForCausalLM(HeliumConfig(**{**LLAMA, "head_dim": 4, "pad_token_id": 0})).eval()
     theirs.save_pretrained("source")
-    assert cli.run(["lint", "helium"]) == cli.run(["lint", "families/helium.toml"]) == 0
+    config = Path("source/config.json")
+    config.write_text(config.read_text().replace('"model_type": "helium"', '"model_type": "mine"'))
+    for named in ("mine", "families/mine.toml"):
+        assert cli.run(["lint", named, "--config", str(config)]) == 0
     import_folder("source", "mine")
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():

@@ -27,6 +27,7 @@ class GatedBias(Attention):
     reads at a position says how much the distances from there matter. It needs a position scheme
     with a learned bias, such as `t5_buckets`."""
 
+    recordable: ClassVar[bool] = True
     reads: ClassVar[str | None] = "rel_bias"
     n_heads: Shared[Size]
     """The number of heads, each d_model / n_heads wide."""
