@@ -60,9 +60,21 @@ class AttentionDriver(ContinuingDriver):
     def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         if self.described.needs_keys is not None:
             context = context._replace(keys=_shared(self.described.needs_keys, x, context))
+        context = context._replace(bias=self._whole_bias(context, x.dtype))
         found = self.model.part(x, context.memory, **self._options(context))
         output, weights = _pair(found, "the output and the weights, or None")
         return output, {} if weights is None else {"": weights}
+
+    def _whole_bias(self, context: LayerContext, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return the bias of a call, with what the scheme adds that the attention reads."""
+        scheme, positions = self.model.scheme, context.positions
+        if scheme is None or positions is None or context.memory is not None:
+            return context.bias
+        keys = positions if context.key_positions is None else context.key_positions
+        added: torch.Tensor | None = scheme.bias(positions, keys, dtype)
+        if context.bias is None or added is None:
+            return context.bias if added is None else added
+        return context.bias + added
 
     def _options(self, context: LayerContext) -> dict[str, Any]:
         """Return the keyword arguments that a block passes to its attention."""

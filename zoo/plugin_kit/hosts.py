@@ -256,11 +256,13 @@ def host_data(
 
 def _partner(slot: str, kind: str, registry: Registry) -> dict[str, Any] | None:
     """Return the scheme whose tables an attention reads, or an attention that reads those of a
-    scheme; None if there is none."""
+    scheme which does nothing by itself; None if there is none."""
     partners = {"attention": "position", "position": "attention"}
     if slot not in partners:
         return None
     cls: Any = registry.plugin(slot, kind)
+    if slot == "position" and (cls.rotates or cls.adds_bias):
+        return None
     for name in registry.plugins[partners[slot]]:
         with contextlib.suppress(ZooError):  # skip plugins that cannot be loaded
             other: Any = registry.plugin(partners[slot], name)
