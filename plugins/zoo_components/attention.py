@@ -19,12 +19,13 @@ from zoo_components.heads import (
 from zoo_components.norm import NoNorm, of_width
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
+from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from zoo_components.modules.attention import MultiHeadAttention
-    from zoo_components.modules.heads import Gate, Temperature
+    from zoo_components.modules.heads import Gate
     from zoo_components.modules.masks import Reach
     from zoo_components.modules.scores import Scoring
 
@@ -417,7 +418,7 @@ class MultiHead(Attention):
             full_width_norm=self.qk_norm_scope == "full",
             norm_after_rotation=self.qk_norm_site == "after_rotation",
             rotate_values=bool(self.rotate_values),
-            temperature=self._temperature(),
+            temperature=temperature_of(self),
             reach=self._reach(),
             scoring=self._scoring(),
             sinks=self.sinks,
@@ -425,18 +426,6 @@ class MultiHead(Attention):
             first_is_global=self.global_tokens == "first",
             v_scale=self.v_scale,
             gate=self._gate(),
-        )
-
-    def _temperature(self) -> "Temperature | None":
-        from zoo_components.modules.heads import Temperature
-
-        if self.q_temperature == "none":
-            return None
-        return Temperature(
-            form=self.q_temperature,
-            scale=stated(self.q_temperature_scale),
-            floor=stated(self.q_temperature_floor),
-            shift=stated(self.q_temperature_shift),
         )
 
     def _reach(self) -> "Reach | None":

@@ -6,12 +6,13 @@ from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
 from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
-from zoo.only_with import UNSTATED, OnlyWith, stated
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention, Norm
 from zoo.wording import counted
 from zoo_components.attention import NotNegative
 from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
+from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,19 +125,10 @@ class Latent(Attention):
         }
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.heads import Temperature
         from zoo_components.modules.latent import LatentAttention
         from zoo_components.modules.scores import Scoring
 
         rank = number(self.q_lora_rank)
-        temperature = None
-        if self.q_temperature is not None:
-            temperature = Temperature(
-                form=self.q_temperature,
-                scale=stated(self.q_temperature_scale),
-                floor=stated(self.q_temperature_floor),
-                shift=stated(self.q_temperature_shift),
-            )
         return LatentAttention(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
@@ -149,6 +141,6 @@ class Latent(Attention):
             bias=self.bias,
             q_norm=None if rank is None else of_width(self.latent_norm, rank).build(),
             kv_norm=self.latent_norm.build(),
-            temperature=temperature,
+            temperature=temperature_of(self),
             scoring=Scoring(scale=self.scale, dropout=self.dropout),
         )
