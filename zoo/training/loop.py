@@ -253,8 +253,9 @@ class Loop:
 
     def diverged(self, message: str, step: int) -> TrainingError:
         """The error for a run that has diverged, as is seen at this step."""
-        before = f"; the last checkpoint, of step {self.kept:,}, is from before"
-        before *= 0 < self.kept < step
+        before = ""
+        if 0 < self.kept < step:
+            before = f"; the last checkpoint, of step {self.kept:,}, is from before"
         return TrainingError(
             Problem(
                 f"{message} at step {step:,}",
