@@ -29,3 +29,10 @@ class PositionScheme(nn.Module):
         """The bias of the scores in one forward pass, (heads, query, key) or (batch, heads, query,
         key). queries, keys: positions, (length,) or (batch, length). `dtype` is the model's."""
         return None
+
+
+def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+    """The sum of two biases; None adds nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

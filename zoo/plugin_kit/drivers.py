@@ -42,6 +42,7 @@ from zoo.plugin_kit.inputs import (
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.plugin_kit.whole_models import BuilderDriver
+from zoo.position import add_biases
 from zoo.registry import Registry
 from zoo.slots import Head, KeyForm
 from zoo.spec import ModelSpec
@@ -71,10 +72,7 @@ class AttentionDriver(ContinuingDriver):
         if scheme is None or positions is None or context.memory is not None:
             return context.bias
         keys = positions if context.key_positions is None else context.key_positions
-        added: torch.Tensor | None = scheme.bias(positions, keys, dtype)
-        if context.bias is None or added is None:
-            return context.bias if added is None else added
-        return context.bias + added
+        return add_biases(context.bias, scheme.bias(positions, keys, dtype))
 
     def _options(self, context: LayerContext) -> dict[str, Any]:
         """Return the keyword arguments that a block passes to its attention."""

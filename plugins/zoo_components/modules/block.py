@@ -11,12 +11,11 @@ from torch import nn
 
 from zoo.context import LayerContext
 from zoo.errors import PluginError
-from zoo.position import Rotation
+from zoo.position import Rotation, add_biases
 from zoo.sharding.parts import local
 from zoo.slots import NormSite, Sublayer
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
-from zoo_components.modules.scores import add_biases
 from zoo_components.modules.unpadding import at_places
 
 

@@ -10,12 +10,12 @@ from torch import nn
 
 from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
-from zoo.position import Rotation
+from zoo.position import Rotation, add_biases
 from zoo.sharding.parts import all_parts, own_part
 from zoo_components.heads import heads_text
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.norm import widen
-from zoo_components.modules.scores import Scoring, add_biases, attend
+from zoo_components.modules.scores import Scoring, attend
 
 
 class ForgettingAttention(nn.Module):

@@ -117,13 +117,6 @@ def _check_mask(mask: torch.Tensor | None, n_heads: int) -> None:
         )
 
 
-def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of two biases; None adds nothing."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
-
-
 def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
     """The reason why no fused kernel can compute the attention, or None."""
     if return_weights:

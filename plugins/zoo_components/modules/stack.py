@@ -11,10 +11,9 @@ from torch import nn
 from zoo.cache import Cache
 from zoo.context import LayerContext, SharedKeys
 from zoo.linear import Linear
-from zoo.position import PositionScheme
+from zoo.position import PositionScheme, add_biases
 from zoo.transformer import check_images, check_mask
 from zoo_components.modules.masks import join
-from zoo_components.modules.scores import add_biases
 from zoo_components.modules.stack_inputs import check_inputs, check_memory
 from zoo_components.modules.unpadding import places_of_tokens
 
