@@ -40,7 +40,7 @@ from zoo.transformer import Transformer
 from zoo.weights.file import laid_out
 from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name
-from zoo.weights.shards import plan_shards
+from zoo.weights.shards import index_of, numbered, plan_shards
 
 
 def export_folder(
@@ -240,14 +240,11 @@ def _write(tensors: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | N
     if len(plan) == 1:
         _write_file(tensors, names, folder / WEIGHTS)
         return
-    weight_map: dict[str, str] = {}
-    for number, part in enumerate(plan, 1):
-        file = f"model-{number:05}-of-{len(plan):05}.safetensors"
+    files = numbered("model", len(plan))
+    for file, part in zip(files, plan, strict=True):
         _write_file(tensors, part, folder / file)
-        weight_map.update(dict.fromkeys(part, file))
-    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-    text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-    (folder / WEIGHTS_INDEX).write_bytes(text.encode())
+    index = index_of(files, plan, {"total_size": sum(sizes.values())})
+    (folder / WEIGHTS_INDEX).write_bytes(index)
 
 
 def _write_file(tensors: Mapping[str, torch.Tensor], names: Sequence[str], path: Path) -> None:

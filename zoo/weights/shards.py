@@ -47,19 +47,24 @@ def shard_names(header: Header, plan: Plan) -> list[str]:
     """The file name of each shard."""
     key = json.dumps([header.json, [list(names) for names in plan]])
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-    count = len(plan)
-    return [f"model-{digest}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
+    return numbered(f"model-{digest}", len(plan))
+
+
+def numbered(stem: str, count: int) -> list[str]:
+    """The file names of so many shards, as `transformers` numbers them."""
+    return [f"{stem}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
 
 
 def index_bytes(header: Header, plan: Plan) -> bytes:
     """The text of the index."""
-    files = shard_names(header, plan)
-    weight_map = {name: file for file, names in zip(files, plan, strict=True) for name in names}
     total = sum(record.n_bytes for record in header.records.values())
-    data = {
-        "metadata": {"total_size": total, KEY: header.json},
-        "weight_map": weight_map,
-    }
+    return index_of(shard_names(header, plan), plan, {"total_size": total, KEY: header.json})
+
+
+def index_of(files: Sequence[str], plan: Plan, metadata: Mapping[str, object]) -> bytes:
+    """The text of an index of these files."""
+    weight_map = {name: file for file, names in zip(files, plan, strict=True) for name in names}
+    data = {"metadata": metadata, "weight_map": weight_map}
     return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
 
 
