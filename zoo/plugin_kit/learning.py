@@ -37,9 +37,7 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
     unless the module keeps statistics of its batches. Dropout is for training alone."""
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
-    # What is computed of padding differs: without gradients, it may be left out.
-    ways = driver.ways(inputs)
-    call = every([way for told, way in ways.items() if "mask" not in told])
+    call = _unmasked(driver, inputs)
     evaluated = call(*inputs)
     with torch.no_grad():
         expect_close("under `no_grad`", evaluated, call(*inputs))
@@ -65,6 +63,12 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
     _check_auxiliary_losses(driver, partial(call, *inputs))
     for name in _dropouts(spec):
         _check_dropout(name, spec, registry, evaluated)
+
+
+def _unmasked(driver: Driver, inputs: Tensors) -> Way:
+    """Return all ways of calling the module but those with a mask: what is computed of padding
+    differs, as it may be left out without gradients."""
+    return every([way for told, way in driver.ways(inputs).items() if "mask" not in told])
 
 
 def _check_auxiliary_losses(driver: Driver, call: Callable[[], object]) -> None:
@@ -101,8 +105,7 @@ def _check_dropout(name: str, spec: ModelSpec, registry: Registry, expected: Ten
     with suppress(SpecError):  # another field may have to be stated with it
         driver = hosted(read_spec(data, registry=registry), registry, torch.float64)
         inputs = driver.inputs(torch.float64)
-        ways = driver.ways(inputs)
-        call = every([way for told, way in ways.items() if "mask" not in told])
+        call = _unmasked(driver, inputs)
         expect_close(
             f"in evaluation, with `{name} = 0.5`,",
             expected,
