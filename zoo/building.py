@@ -19,6 +19,7 @@ from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.initial import empty, fill_initial, too_large
+from zoo.memory import Arena
 from zoo.memory_limit import memory_limit
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
@@ -80,7 +81,10 @@ def build(
     if device.type == "meta":
         return model
     _check_fits(model)
-    tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
+    arena = Arena()
+    tensors = {
+        name: empty(tuple(t.shape), t.dtype, found, arena) for name, t in stored(model).items()
+    }
     fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
 

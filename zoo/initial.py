@@ -9,16 +9,19 @@ import torch
 from zoo.distribution import Distribution
 from zoo.errors import Problem, ZooError
 from zoo.fill import Runs, fill
+from zoo.memory import Arena, Scratch
 from zoo.registering.plugin_errors import plugin_code
 from zoo.spec import ModelSpec
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-    """Allocate a tensor without setting its values. Raises `ZooError` if memory is short."""
+def empty(
+    shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec, memory: Arena | Scratch
+) -> torch.Tensor:
+    """Allocate a tensor without setting its values: in an arena for a model, in scratch memory for
+    a moment. Raises `ZooError` if memory is short."""
     try:
-        # Not `empty_like`, which imports torch's symbolic shapes for a meta tensor.
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    except RuntimeError:
+        return memory.empty(shape, dtype)
+    except (MemoryError, RuntimeError):
         raise too_large(spec, spec.layout.n_elements * dtype.itemsize) from None
 
 

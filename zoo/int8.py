@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from zoo.errors import InputError, Problem
 from zoo.linear import Linear, is_compiled
+from zoo.memory import collapse
 from zoo.prepacking import HAS_BAGS, bags
 
 WIDTH = 128
@@ -67,6 +68,7 @@ class Int8Matrix(nn.Module):
             q = (w / scale.where(scale > 0, 1)[:, None]).round().clamp(-127, 127)
             block[:, : len(rows)] = (q + 128).t()
             scales.append(scale)
+        collapse(codes.data_ptr(), codes.nbytes)
         self.register_buffer("codes", codes)
         self.register_buffer("scale", torch.cat(scales))
         self.register_buffer("like", weight.new_empty(0), persistent=False)

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from zoo.memory import collapse
+
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch has oneDNN; builds for Apple's processors do not."""
 
@@ -73,7 +75,9 @@ class ManyRows(NamedTuple):
     def of(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> ManyRows:
         """Copy a weight (out_features, in_features)."""
         # If the number of rows is not stated, the order is fast for few and for many.
-        return cls(torch.ops.mkldnn._reorder_linear_weight(weight, None), bias)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        collapse(torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed))
+        return cls(packed, bias)
 
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether x can be multiplied with this layout."""
@@ -117,6 +121,7 @@ class OneRow(NamedTuple):
         out_features, n_columns = weight.shape
         whole = F.pad(weight, (0, 0, 0, -out_features % WIDTH))
         columns = whole.view(-1, WIDTH, n_columns).mT.contiguous().view(-1, WIDTH)
+        collapse(columns.data_ptr(), columns.nbytes)
         return cls(columns, one, out_features)
 
     def takes(self, x: torch.Tensor) -> bool:

@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import prod
 from pathlib import Path
-from threading import local
 from typing import NamedTuple
 
 import torch
@@ -23,6 +21,7 @@ from zoo.families.quantized.tensor import Quantized
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty
+from zoo.memory import Scratch
 from zoo.spec import ModelSpec
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.open_file import STEP
@@ -70,7 +69,8 @@ class _Job(NamedTuple):
 
 class _Run:
     """One conversion. `digests` holds the SHA-256 of copies and of their originals, as stored in
-    the checkpoint."""
+    the checkpoint; `stored` is memory for tensors of the checkpoint, and `made` for one that is
+    made of them."""
 
     def __init__(self, conversion: Conversion, reader: Reader, writer: TensorWriter) -> None:
         self.plan, self.tensors, self.spec, self.family, self.where = conversion
@@ -78,7 +78,7 @@ class _Run:
         self.writer = writer
         self.compared = {*self.plan.copies, *self.plan.copies.values()}
         self.digests: dict[str, str] = {}
-        self.memory = _Memory()
+        self.stored, self.made = Scratch(), Scratch()
 
     def run(self) -> None:
         jobs = [self._job(step) for step in self.plan.steps]
@@ -125,7 +125,7 @@ class _Run:
             shape = tuple(pieces[0].shape)
             shape = (len(pieces), *shape) if step.stacked else shape
             self._check_shape(step, target, shape)
-            tensor = self.memory.made.tensor(shape, pieces[0].dtype, self.spec)
+            tensor = empty(shape, pieces[0].dtype, self.spec, self.made)
             if step.stacked:
                 torch.stack(pieces, out=tensor)
             else:
@@ -136,7 +136,7 @@ class _Run:
         """Read the sources; return the part of each source for each target."""
         first, related = self.tensors[step.sources[0]], self._rule(step)
         shape = (len(step.sources), *first.shape)
-        stored = self.memory.stored.tensor(shape, TORCH_DTYPES[first.dtype], self.spec)
+        stored = empty(shape, TORCH_DTYPES[first.dtype], self.spec, self.stored)
         parts: list[list[torch.Tensor]] = []
         for tensor, key in zip(stored, step.sources, strict=True):
             if self.tensors[key].shape != first.shape:
@@ -191,25 +191,3 @@ def steps_of(tensor: torch.Tensor) -> Iterator[memoryview]:
     """Yield the bytes of a tensor in the order of its elements, in chunks."""
     data = bytes_of(tensor.contiguous())
     return (data[start : start + STEP] for start in range(0, len(data), STEP))
-
-
-class _Scratch:
-    """Memory that is reused for one tensor after the other. Allocating fresh memory takes as long
-    as reading into it, and the allocator would keep the memory that each thread has freed."""
-
-    def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-
-    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-        """Return an uninitialised tensor in the memory of the previous one."""
-        n_bytes = prod(shape) * dtype.itemsize
-        if n_bytes > len(self._bytes):
-            self._bytes = empty((n_bytes,), torch.uint8, spec)
-        return self._bytes[:n_bytes].view(dtype).view(shape)
-
-
-class _Memory(local):
-    """Memory of each thread: for stored tensors, and for one tensor that is made from them."""
-
-    def __init__(self) -> None:
-        self.stored, self.made = _Scratch(), _Scratch()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from zoo.errors import Place
 from zoo.initial import empty, fill_initial
+from zoo.memory import Arena, Scratch
 from zoo.spec import ModelSpec
 from zoo.threads import on_all_cores
 from zoo.weights.file import Record, changed_tensors
@@ -26,6 +27,8 @@ class TensorReader:
     dtype: torch.dtype | None
     verify: bool
     mapped: bool
+    arena: Arena = field(default_factory=Arena)
+    scratch: Scratch = field(default_factory=Scratch)
 
     def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Read the named tensors, one at a time on each core, so that little more than the result
@@ -45,21 +48,25 @@ class TensorReader:
         """Read one tensor; return None if its bytes do not have the SHA-256 of its record."""
         record = self.weights.header.records[name]
         stored, wanted = TORCH_DTYPES[record.dtype], dtype_in_model(record, self.dtype)
-        if self.mapped and stored == wanted and self.device.type == "cpu":
+        on_cpu = self.device.type == "cpu"
+        stays = stored == wanted and on_cpu
+        if self.mapped and stays:
             # Hashed by reading, not in the mapping, where a truncated file would raise SIGBUS.
             sha256 = self.weights.sha256(name) if self.verify else None
             tensor = self._map(name, record)
         else:
-            tensor = empty(record.shape, stored, self.spec)
+            tensor = empty(record.shape, stored, self.spec, self.arena if stays else self.scratch)
             sha256 = self.weights.read(name, bytes_of(tensor), hashed=self.verify)
         if self.verify and sha256 != record.sha256:
             return None
+        if on_cpu and not stays:
+            return empty(record.shape, wanted, self.spec, self.arena).copy_(tensor)
         return tensor.to(self.device, wanted)
 
     def _map(self, name: str, record: Record) -> torch.Tensor:
         dtype = TORCH_DTYPES[record.dtype]
         if record.n_bytes == 0:
-            return empty(record.shape, dtype, self.spec)
+            return empty(record.shape, dtype, self.spec, self.arena)
         mapping, offset = self.weights.mapped(name)
         count = record.n_bytes // dtype.itemsize
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=offset).view(record.shape)
@@ -67,9 +74,10 @@ class TensorReader:
     def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """The named tensors, with the initial values of the spec."""
         records = self.weights.header.records
+        dtypes = {name: dtype_in_model(records[name], self.dtype) for name in names}
         tensors = {
-            name: empty(records[name].shape, dtype_in_model(records[name], self.dtype), self.spec)
-            for name in names
+            name: empty(records[name].shape, dtype, self.spec, self.arena)
+            for name, dtype in dtypes.items()
         }
         fill_initial(tensors, self.spec)
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
