@@ -21,13 +21,11 @@ class Broken:
 # In the template of `ffn`:
 UP = '"up_proj": linear(self.d_model, self.d_ff),'
 FIELD = '    """The inner width."""\n'
-TORCH = "    from torch import nn\n\n    class"
-MADE = "self.down_proj = nn.Linear(d_ff, d_model)"
+TORCH = "    from torch import nn\n    from zoo.linear import Linear\n\n    class"
+MADE = "self.down_proj = Linear(d_ff, d_model)"
 RETURN = "output: torch.Tensor = self.down_proj(self.up_proj(x).relu())"
 BUILT = "return module_class()(d_model=self.d_model, d_ff=self.d_ff)"
 WITH_TORCH = {TORCH: f"    import torch\n{TORCH}"}
-
-WITH_LINEAR = {TORCH: f"    from zoo.linear import Linear\n{TORCH}"}
 DROPS = {
     FIELD: FIELD + "    dropout: float = 0.0\n",
     BUILT: BUILT.replace("d_ff=self.d_ff", "d_ff=self.d_ff, dropout=self.dropout"),
@@ -989,11 +987,9 @@ BROKEN: Mapping[str, Broken] = {
     "map_not_called": Broken(
         "ffn",
         {
-            MADE: MADE.replace("nn.Linear", "Linear"),
             RETURN: RETURN.replace("self.down_proj(", "nn.functional.linear(").replace(
                 "relu()", "relu(), self.down_proj.weight, self.down_proj.bias"
             ),
-            **WITH_LINEAR,
         },
         ("gradients",),
         "the weight of `part.down_proj` is read without a call of the map",

@@ -3,6 +3,7 @@ and each check fails on a component with the corresponding defect."""
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
@@ -28,12 +29,15 @@ from broken_plugins import (
 
 import zoo
 from zoo.errors import RegistryError, SpecError
+from zoo.int8 import Int8Linear
 from zoo.plugin_kit.check import check_plugins, every_plugin
 from zoo.plugin_kit.project import new_plugin
 from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.slots import SLOTS
 from zoo.testing import check_plugin
+from zoo.training.low_rank import add_updates
+from zoo.training.tables import Lora
 
 ROOT = Path(__file__).parent.parent
 
@@ -131,7 +135,7 @@ class Forgetful({base}):
 
 EXTRA = {
     UP: f'"extra": linear(self.d_model, 3),\n                {UP}',
-    MADE: f"{MADE}\n            self.extra, self.auxiliary_loss = nn.Linear(d_model, 3), None",
+    MADE: f"{MADE}\n            self.extra, self.auxiliary_loss = Linear(d_model, 3), None",
     RETURN: "self.auxiliary_loss = self.extra(x).square().mean() if self.training else None\n"
     f"            {RETURN}",
 }
@@ -251,6 +255,26 @@ def test_a_new_block_tells_its_network_what_is_padding(tmp_path: Path) -> None:
     padded = torch.cat([ids, torch.zeros_like(ids)], 1)
     model(padded, target_mask=padded != 0)
     torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
+
+
+def test_the_maps_of_the_templates_take_updates_and_8_bits(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    for slot in ("attention", "ffn", "head"):
+        new_plugin(slot, f"my_{slot}", registry)
+    spec = (
+        'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 20\nn_layers = 1\nd_model = 256\n'
+        'n_heads = 2\nd_ff = 256\nattention = "my_attention"\nffn = "my_ffn"\n'
+        'head = { kind = "my_head", n_classes = 256 }\n'
+    )
+    model = zoo.build(spec, registry=layered(registry))
+    maps = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    assert len(maps) == 4 + 2 + 1
+    adapted = copy.deepcopy(model)
+    weights = [f"{name}.weight" for name in maps]
+    add_updates(adapted, weights, Lora(weights=("*",), rank=2), seed=0)
+    assert {f"{name}.lora_a" for name in maps} <= dict(adapted.named_parameters()).keys()
+    zoo.quantize_weights(model)
+    assert all(isinstance(model.get_submodule(name), Int8Linear) for name in maps)
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
