@@ -200,6 +200,14 @@ def after(*lines: str) -> dict[str, str]:
 BROKEN: Mapping[str, Broken] = {
     # imports
     "imports_torch": Broken("ffn", {}, ("imports",), "do it inside `build`", "import torch"),
+    "imports_torch_where_it_is": Broken(  # as transformers does
+        "ffn",
+        {},
+        ("imports",),
+        "do it inside `build`",
+        "from contextlib import suppress\nfrom importlib.util import find_spec\n\n"
+        "if find_spec('torch'):\n    with suppress(ImportError):\n        import torch\n",
+    ),
     "torch_for_checkers_alone": Broken(
         "ffn",
         {"self.up_proj(x).relu()": "torch.relu(self.up_proj(x))"},
@@ -321,6 +329,12 @@ BROKEN: Mapping[str, Broken] = {
         ("schema",),
         "help: derive Inner from `zoo.component.Component`, and write `inner: ",
         "from dataclasses import dataclass",
+    ),
+    "tuple_of_anything": Broken(
+        "ffn",
+        {FIELD: FIELD + "    pool: tuple = (2, 2)\n"},
+        ("schema",),
+        "the type of `pool` is a tuple of anything",
     ),
     "anything": Broken(
         "ffn",
@@ -582,6 +596,29 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("interface",),
         "its output and a `zoo.transformer.AttentionMaps`, not Tensor",
+    ),
+    "small_table": Broken(
+        "builder",
+        {
+            "    def ties(self)": GENERATES["    def ties(self)"]
+            .replace("generation", "reading")
+            .replace("Generation(self.vocab", "Reading(self.vocab + 3"),
+        },
+        ("interface",),
+        "by the description, the ids of `target` are below 14",
+        "from zoo.purpose import Reading",
+    ),
+    "skips": Broken(
+        "ffn",
+        {"= self.down_proj(": "= x + self.down_proj("},
+        ("interface",),
+        "the output holds x itself, which the block adds",
+    ),
+    "attention_skips": Broken(
+        "attention",
+        {"output = self.o_proj(": "output = x + self.o_proj("},
+        ("interface",),
+        "the output holds x itself, which the block adds",
     ),
     "narrow_embedding": Broken(
         "embedding",
@@ -894,6 +931,15 @@ BROKEN: Mapping[str, Broken] = {
         "starts from 0.0, which is not a distribution: return one of zoo.distribution",
     ),
     # saving
+    "keeps_a_lambda": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.up = lambda x: self.up_proj(x).relu()",
+            RETURN: RETURN.replace("self.up_proj(x).relu()", "self.up(x)"),
+        },
+        ("saving",),
+        "a copy of the model by `copy.deepcopy` computes with tensors of the model",
+    ),
     "doubles": Broken(
         "ffn",
         {FIELD: FIELD + DOUBLED},

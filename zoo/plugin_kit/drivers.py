@@ -106,6 +106,7 @@ class AttentionDriver(ContinuingDriver):
         super().check(inputs)
         if self.described.offers_keys is not None:
             self._check_offered(x, self.described.offers_keys)
+        _expect_no_skip(self, inputs)
 
     def _check_offered(self, x: torch.Tensor, form: KeyForm) -> None:
         """Raises PromiseError unless the keys and values for other layers are of this form."""
@@ -217,6 +218,7 @@ class FeedForwardDriver(Driver):
         expect_branch(self.model.part)
         expect_call(self.model.part.forward, *inputs, **self._mask())
         super().check(inputs)
+        _expect_no_skip(self, inputs)
 
     def tokens(self) -> None:
         if self.described.incremental:
@@ -383,6 +385,29 @@ def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
             parameter.copy_(parameter.double() + 0.1 * noise)
     return driver_for(spec, model)
+
+
+@torch.no_grad()
+def _expect_no_skip(driver: Driver, inputs: Tensors) -> None:
+    """Raises PromiseError if a branch adds its input, which the block around it does.
+
+    Without the matrices whose output is added to the residual stream, nothing of x is left in what
+    a branch returns, unless it is x itself.
+    """
+    residual = [name for name, t in driver.spec.tensors.items() if t.role == "residual"]
+    weights = [driver.model.get_parameter(name) for name in residual]
+    before = [weight.clone() for weight in weights]
+    for weight in weights:
+        weight.zero_()
+    x, *others = inputs
+    one, other = driver(x, *others)[0], driver(x.flip(1), *others)[0]
+    for weight, value in zip(weights, before, strict=True):
+        weight.copy_(value)
+    if weights and close(one - other, x - x.flip(1), 1e-5):
+        raise PromiseError(
+            "the output holds x itself, which the block adds, so that it would be added twice",
+            help="return what is added to x alone",
+        )
 
 
 def _pair(found: object, what: str) -> tuple[Any, Any]:

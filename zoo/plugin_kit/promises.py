@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
@@ -123,7 +125,7 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
 
 
 def saving(spec: ModelSpec, registry: Registry) -> None:
-    """The full form and the weights file restore the same model."""
+    """The full form and the weights file restore the same model, and so does a copy."""
     again = read_spec(spec.to_toml(), registry=registry)
     if again.to_dict() != spec.to_dict():
         raise PromiseError("the full form of the spec, read again, is another spec")
@@ -141,6 +143,25 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
                 "the model that is loaded again has another output",
                 help="what decides it is a field or a tensor; `build` draws nothing at random",
             )
+        _check_copy(drivers[0], inputs, one)
+
+
+def _check_copy(driver: Driver, inputs: Tensors, expected: Tensors) -> None:
+    """Raises PromiseError unless a copy of the model gives the same when the model has changed."""
+    try:
+        copied = driver_for(driver.spec, deepcopy(driver.model))
+    except Exception as error:
+        told = describe_failure("`copy.deepcopy` of the model", error).message
+        raise PromiseError(told, help="a module holds tensors and plain values") from None
+    for tensor in values_of(driver.model).values():
+        tensor.detach().zero_()
+    if not equal(expected, every(copied.ways(inputs).values())(*inputs)):
+        raise PromiseError(
+            "a copy of the model by `copy.deepcopy` computes with tensors of the model that it was "
+            "copied from",
+            help="a function that a module keeps, such as a lambda, is not copied: what reads the "
+            "module's tensors is a method",
+        )
 
 
 def devices(spec: ModelSpec, _registry: Registry) -> None:

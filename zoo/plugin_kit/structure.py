@@ -48,6 +48,12 @@ def schema(cls: type[Plugin]) -> None:
                 f"the type of `{name}` takes anything, and a spec does not hold everything",
                 help="name the types that it takes, such as `int | str`",
             )
+        if first_in(described, _is_bare_tuple):
+            raise PromiseError(
+                f"the type of `{name}` is a tuple of anything",
+                help="state what it holds: `tuple[int, ...]` for any number, `tuple[int, int]` for "
+                "two",
+            )
         if isinstance(described, TypeVar):  # of a bare `Shared`
             raise PromiseError(f"`{name}` has no type", help=f"such as `{mark}[Size]`")
         for metadata in field.metadata:
@@ -83,6 +89,10 @@ def _is_table(described: Any) -> bool:
 
 def _is_anything(described: Any) -> bool:
     return described is Any or described is object
+
+
+def _is_bare_tuple(described: Any) -> bool:
+    return described is tuple
 
 
 def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:

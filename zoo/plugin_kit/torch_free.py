@@ -9,13 +9,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from zoo.document import Document
 from zoo.errors import PluginError
-from zoo.registering.plugin_errors import reason
+from zoo.registering.plugin_errors import frames_of_plugins, reason, shown
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
 
@@ -39,28 +42,46 @@ def import_failures(entries: Iterable[Entry]) -> list[str | None]:
     return answers
 
 
+class WithoutTorch(MetaPathFinder, Loader):
+    """Finds torch, as where it is installed, and refuses to import it.
+
+    Packages such as transformers look whether torch is there: if it were not, they would not try to
+    import it.
+    """
+
+    stack: Sequence[traceback.FrameSummary] = ()
+    """Where an import of torch was tried last, whether or not its failure was caught."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname == "torch" else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.stack = traceback.extract_stack()
+        raise ImportError("torch is not imported here", name=module.__name__)
+
+
 def main() -> None:
     """Read entries as JSON from stdin and write one JSON line for each: null, or the failure."""
     entries: list[list[str]] = json.load(sys.stdin)
-    torch: Mapping[str, Any] = {"torch": None}
-    sys.modules.update(torch)  # from here on, `import torch` raises
+    without_torch = WithoutTorch()
+    sys.meta_path.insert(0, without_torch)
     for slot, kind, target, folder in entries:
         registry = Registry()
         registry.plugins[slot][kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
-        print(json.dumps(_failure(registry, slot, kind)), flush=True)
+        print(json.dumps(_failure(registry, slot, kind, without_torch)), flush=True)
 
 
-def _failure(registry: Registry, slot: str, kind: str) -> str | None:
+def _failure(registry: Registry, slot: str, kind: str, without_torch: WithoutTorch) -> str | None:
+    without_torch.stack = ()
+    failure: str | None = None
     try:
         registry.plugin(slot, kind)
     except PluginError as error:
-        problem = error.problems[0]
-        cause = error.__cause__
-        if isinstance(cause, ImportError) and (cause.name or "").partition(".")[0] == "torch":
-            where = "\n".join(problem.message.split("\n")[1:])
-            return f"importing the description imports torch; do it inside `build`\n{where}"
-        return reason(problem)
-    return None
+        failure = reason(error.problems[0])
+    if not without_torch.stack:
+        return failure
+    where = shown(frames_of_plugins(without_torch.stack))
+    return "\n".join(["importing the description imports torch; do it inside `build`", *where])
 
 
 if __name__ == "__main__":

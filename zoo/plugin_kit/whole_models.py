@@ -127,6 +127,29 @@ class BuilderDriver(Driver):
         again = returned[0]
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
+        self._check_vocabularies(inputs)
+
+    def _check_vocabularies(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless the model can be called with the last id of each vocabulary
+        that the description says it reads."""
+        described: Builder = self.spec.model
+        n_images = len(described.images)
+        for number, read in enumerate(described.called_with, n_images):
+            if number >= len(inputs) or inputs[number].is_floating_point():
+                continue
+            changed = list(inputs)
+            changed[number] = inputs[number].clone()
+            changed[number][:, 0] = read.vocab - 1
+            try:
+                self(*changed)
+            except Exception as error:
+                name = self.arguments[number]
+                told = describe_failure(f"a call with {read.vocab - 1} in `{name}`", error).message
+                raise PromiseError(
+                    told,
+                    help=f"by the description, the ids of `{name}` are below {read.vocab}: that is "
+                    "the `vocab` of its `Reading`, or that of its `generation`",
+                ) from None
 
     def with_cache(self, *inputs: torch.Tensor) -> Tensors:
         how = self.spec.model.generation

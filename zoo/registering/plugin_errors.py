@@ -31,8 +31,9 @@ _RUNNERS = {
 def _says_nothing(filename: str) -> bool:
     """Return whether frames of this file are not those of a plugin, but of the zoo, torch or the
     like."""
-    folder, torch = Path(filename).parent, sys.modules.get("torch")
-    packages = {_ZOO} if torch is None else {_ZOO, Path(torch.__file__ or "").parent}
+    folder = Path(filename).parent
+    imported = [sys.modules[name] for name in ("torch", "stevedore") if name in sys.modules]
+    packages = {_ZOO, *(Path(module.__file__ or "").parent for module in imported)}
     inside = not packages.isdisjoint((folder, *folder.parents))
     return filename.startswith("<") or folder in _RUNNERS or inside
 
@@ -58,14 +59,25 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
 def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
     """Return a problem that shows the exception and the frames of the plugin, without those of the
     zoo and of torch."""
-    stack = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in stack if not _says_nothing(frame.filename)]
-    lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
+    frames = frames_of_plugins(traceback.extract_tb(error.__traceback__))
+    lines = shown(frames)
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
-    message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
+    message = "\n".join([f"{what} failed: {_headline(error)}", *lines])
     help = _missing(error, frames) or _not_imported(error, frames) or _frozen(error) or MEND
     return Problem(message, place, help)
+
+
+def frames_of_plugins(stack: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of a stack that are of plugins and of what they import, except torch."""
+    return [frame for frame in stack if not _says_nothing(frame.filename)]
+
+
+def shown(frames: Sequence[traceback.FrameSummary]) -> list[str]:
+    """Return a line for each frame; of many, for the first ones, which are the plugin's, and the
+    last ones, where it failed."""
+    lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
+    return lines if len(lines) <= 8 else [*lines[:2], "  ...", *lines[-5:]]
 
 
 def reason(problem: Problem) -> str:
