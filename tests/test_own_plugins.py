@@ -424,6 +424,15 @@ def test_a_plugin_of_an_installed_package_is_told_by_its_version(tmp_path: Path)
     about = tmp_path / "site" / "their_zoo_parts-1.2.dist-info"
     write(about / "METADATA", "Metadata-Version: 2.1\nName: their-zoo-parts\nVersion: 1.2\n")
     write(about / "top_level.txt", "their_parts\n")
+    save = """
+    import sys
+    sys.path.append("../site")
+    import zoo
+    zoo.save(zoo.build("spec.toml"), "../elsewhere.safetensors")
+    """
+    python(save, cwd=tmp_path / "project")
+    with pytest.raises(zoo.SpecError, match=r"`their-zoo-parts 1\.2`: if you trust"):
+        zoo.load(tmp_path / "elsewhere.safetensors")
     code = """
     import sys
     sys.path.append("../site")
@@ -433,6 +442,12 @@ def test_a_plugin_of_an_installed_package_is_told_by_its_version(tmp_path: Path)
     python(code, cwd=tmp_path / "project")
     plugins = read_lock(tmp_path / "project").plugins
     assert plugins["ffn.bilinear"] == "their-zoo-parts 1.2"
+    # As `pip install -e` leaves it: the version says nothing of the code.
+    write(about / "direct_url.json", '{"dir_info": {"editable": true}, "url": "file:///site"}')
+    python(code, cwd=tmp_path / "project")
+    code_of = tmp_path / "site" / "their_parts" / "__init__.py"
+    now = f"sha256:{hashlib.sha256(code_of.read_bytes()).hexdigest()}"
+    assert read_lock(tmp_path / "project").plugins["ffn.bilinear"] == now
 
 
 def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:

@@ -316,3 +316,13 @@ def test_what_cannot_be_included(
     assert [
         (p.place.column, p.place.width, p.message) for p in caught.value.problems if p.place
     ] == [(line.index(item) + 1, len(item), message) for item, message in expected.items()]
+    helps = {p.message: p.help for p in caught.value.problems}
+    assert str(sys.executable) in str(helps["no package `zoo_nothing` is installed"])
+
+
+def test_a_package_is_included_by_the_name_that_it_is_imported_by(
+    project: Path, package: Path
+) -> None:
+    write(project / "registry.toml", 'format = 1\ninclude = ["zoo-extras"]\n')
+    with pytest.raises(zoo.RegistryError, match="= help: as it is imported: `zoo_extras`"):
+        zoo.load_registry()

@@ -36,7 +36,8 @@ class Document:
 
     `problems` are those that do not prevent reading the rest: keys that are written twice, of which
     the first counts. The reader of a document reports them. `max_depth` is the allowed depth of
-    nested keys. `stored` says that the zoo wrote the document, possibly an earlier version.
+    nested keys. `stored` says that the zoo wrote the document, possibly an earlier version, and
+    `made_with` by what its writer had the plugins, by `slot.kind`.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Document:
         max_depth: int = DEFAULT_BUDGET.key_depth,
         *,
         stored: bool = False,
+        made_with: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.stored = stored
+        self.made_with = made_with or {}
         self.data = data
         self.text = text
         self.max_depth = max_depth
@@ -192,7 +195,8 @@ def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGE
     return Document(name, data, max_depth=budget.key_depth)
 
 
-def from_weights(data: dict[str, Any], name: str) -> Document:
-    """Make a document of the full form of a spec that was stored with weights. Specs of earlier
-    versions may state values that have no effect; these are accepted."""
-    return Document(name, data, stored=True)
+def from_weights(data: dict[str, Any], name: str, made_with: Mapping[str, str]) -> Document:
+    """Make a document of the full form of a spec that was stored with weights, which were made with
+    these plugins. Specs of earlier versions may state values that have no effect; these are
+    accepted."""
+    return Document(name, data, stored=True, made_with=made_with)

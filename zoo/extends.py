@@ -76,7 +76,8 @@ def _saved(name: str, folder: Path, named: Callable[[], Place]) -> Document | No
         if not is_there or path.is_symlink() or weights.is_symlink():
             continue
         try:
-            return from_weights(read_header(weights).spec, str(weights))
+            header = read_header(weights)
+            return from_weights(header.spec, str(weights), header.plugins)
         except WeightsError as error:
             told = (("named here", named()),)
             raise SpecError([one._replace(related=told) for one in error.problems]) from None

@@ -81,7 +81,7 @@ def spec_of_weights(header: Header, name: str, registry: Registry) -> ModelSpec:
     """Return the spec that weights hold, which messages call `name`. Raises as `read_spec`; if
     plugins are others than the weights were made with, the help says so."""
     try:
-        return spec_of(from_weights(header.spec, name), registry)
+        return spec_of(from_weights(header.spec, name, header.plugins), registry)
     except SpecError as error:
         from zoo.provenance.plugins import changed_plugins  # here: only a mistake needs it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -19,7 +20,7 @@ from zoo.spec import ModelSpec
 
 def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     """Return each plugin that a spec uses, as `slot.kind`, with its distribution and version, or
-    the SHA-256 of its file."""
+    the SHA-256 of its file, if no release holds that."""
     plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
     return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
 
@@ -98,13 +99,23 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
+def _is_editable(distribution: str) -> bool:
+    """Whether a distribution is the folder that its author works in (PEP 610), where code changes
+    and the version stays."""
+    from importlib.metadata import distribution as installed
+
+    about = json.loads(installed(distribution).read_text("direct_url.json") or "{}")
+    return bool(about.get("dir_info", {}).get("editable"))
+
+
 def _origin(cls: type[Plugin], shipped: frozenset[str]) -> str:
     from importlib.metadata import version
 
     package = cls.__module__.partition(".")[0]
     if package in shipped:
         return f"zoo {zoo.__version__}"
-    if owners := _distributions().get(package):
+    owners = _distributions().get(package)
+    if owners and not _is_editable(owners[0]):
         return f"{owners[0]} {version(owners[0])}"
     # Imported here, since it imports stevedore, as loading a plugin does.
     from zoo.registering.plugin_loading import SHA256

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -125,9 +126,10 @@ class RegistryFile:
 
             if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
                 message = "`include` must be the name of an installed package, or an array of names"
-                self._report(message, place())
+                self._report(message, place(), _as_imported(package))
             elif (folder := _package_folder(package)) is None:
-                self._report(f"no package {quoted(package)} is installed", place())
+                hint = f"install it for the Python that runs this, {sys.executable}"
+                self._report(f"no package {quoted(package)} is installed", place(), hint)
             elif not (folder / FILE_NAME).is_file():
                 self._report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
             else:
@@ -252,6 +254,15 @@ _FORMS = {
         lambda target: NAME.fullmatch(target) is not None,
     ),
 }
+
+
+def _as_imported(name: object) -> str | None:
+    """Return a hint for the name that a package is installed by, where it is imported by another;
+    None for other values."""
+    imported = str(name).replace("-", "_")
+    if imported == name or not imported.isidentifier() or _package_folder(imported) is None:
+        return None
+    return f"as it is imported: {quoted(imported)}"
 
 
 def _package_folder(package: str) -> Path | None:

@@ -7,10 +7,7 @@ from zoo.errors import Findings, PluginError, RegistryError, ZooError
 from zoo.registry import Registry, registered_near
 from zoo.resolving.tables import Leaf
 from zoo.slots import Plugin
-from zoo.wording import nearest
-
-_MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
-"""The help if a stored spec names a component that is not registered here."""
+from zoo.wording import nearest, quoted
 
 
 class Kinds:
@@ -35,7 +32,8 @@ class Kinds:
             (problem,) = error.problems
             help = registered_near(kind.document.name, slot, kind.value)
             if kind.document.stored:
-                self.findings.add(problem._replace(help=help or _MISSING))
+                help = help or _missing(kind.document.made_with.get(f"{slot}.{kind.value}"))
+                self.findings.add(problem._replace(help=help))
                 self.failed.add((slot, kind.value))
                 return None
             self.findings.add(problem._replace(help=help or problem.help))
@@ -67,3 +65,15 @@ class Kinds:
             if cls and key in fields_of(cls).keys() - given_of(cls)
         ]
         return f"the {slot} {' or '.join(having)}" if having else None
+
+
+def _missing(made_with: str | None) -> str:
+    """Return the help if a stored spec names a component that is not registered here: it was made
+    with this distribution and version, or with a file of this digest. What a file says is no
+    reason to trust a package."""
+    if made_with is None or made_with.startswith("sha256:"):
+        return "it is a plugin that the model was made with: name it in a `registry.toml`"
+    return (
+        f"by the file, it was made with the package {quoted(made_with)}: if you trust that, "
+        "install it, and `include` it in a `registry.toml`"
+    )
