@@ -112,5 +112,6 @@ def test_the_component_is_not_in_the_catalogue() -> None:
 
 
 def test_type_checkers_read_the_annotations_of_the_zoo() -> None:
-    """Without this file (PEP 561), all imports from an installed zoo would be `Any`."""
-    assert (ROOT / "zoo/py.typed").is_file()
+    """Without these files (PEP 561), all imports from an installed zoo would be `Any`."""
+    for package in ("zoo", "plugins/zoo_components", "plugins/zoo_sources"):
+        assert (ROOT / package / "py.typed").is_file()
