@@ -23,11 +23,12 @@ from zoo.cli import run
 from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoints
 from zoo.training.data import read_data
+from zoo.training.data_tables import Datasets
 from zoo.training.hub import read_split
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import Reader, sides_of
-from zoo.training.tables import Datasets, OfModel, TokenizerFiles
+from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.tokens import read_token_files
 
 FILES = 'kind = "files"\nsource = "words.json"\npad = "[PAD]"'

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from zoo.errors import Problem, SpecError, ZooError, noted, placed
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.training.data_tables import Datasets
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import check_tokenizer
 from zoo.training.split import Splits
 from zoo.training.start import check_sides, check_specials, find_data, find_start
-from zoo.training.tables import Datasets
 
 
 class Checked(NamedTuple):
