@@ -162,6 +162,18 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "recipe.toml:12:7: error: a special token is at least one character",
     ),
+    "a learned token that is another one too": (
+        SHORT.replace(FILES, 'kind = "bpe"\nbos = "</s>"'),
+        MODEL,
+        {},
+        "recipe.toml:12:7: error: pad, bos and eos are three tokens",
+    ),
+    "a second tokenizer, for targets that there are not": (
+        SHORT.replace("words.json", 'words.json"\ntarget = "other.json'),
+        MODEL,
+        {},
+        "a second tokenizer is for targets, and this model has none",
+    ),
     "held-out texts without a word": (
         SHORT.replace("valid.txt", "words.txt"),
         MODEL,
@@ -212,6 +224,7 @@ def test_what_leaves_nothing_to_learn_is_refused(
 ) -> None:
     write_encoder(project, recipe, model)
     words(project / "words.json", **tokenizer)
+    words(project / "other.json")
     (project / "words.txt").write_text("[MASK]\n[CLS] [SEP]\n")
     (project / "odd.txt").write_text("a x is u\nb y is odd\n")
     (project / "one.tsv").write_text("a x\tunder\nb y\tunder\n")
