@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zoo.training.optimization import make_optimizer
-from zoo.training.tables import AdamW
+from zoo.training.optimizer_tables import AdamW
 
 
 def check_one_step(

@@ -841,15 +841,21 @@ MISTAKES: dict[str, list[str]] = {
     "bench": ["absent"],
     "build": ["bad.toml"],
     "bundle make": ["absent", "new"],
+    "bundle sign": ["absent", "--key", "absent"],
     "bundle verify": ["absent"],
     "diff": ["tiny.toml", "bad.toml"],
+    "export": ["absent", "--to", "hf", "-o", "new"],
     "families": ["absent*"],
+    "gc": [],
     "import": ["absent"],
     "lint": ["absent", "bert"],
     "list": ["absent"],
     "load": ["absent"],
+    "lock": ["absent"],
     "plugin check": ["absent"],
     "pull": ["absent"],
+    "push": ["absent", "new"],
+    "rm": ["absent"],
     "run": ["absent", "3 4"],
     "score": ["absent"],
     "show": ["bad.toml"],
@@ -889,5 +895,5 @@ def test_after_a_mistake_the_output_is_json_or_nothing(
     assert "error: " in err
     if out:
         json.loads(out)
-    goes_on = {"lint", "pull", "store", "validate", "verify"}
+    goes_on = {"lint", "pull", "rm", "store", "validate", "verify"}
     assert (out != "") is (name in goes_on)

@@ -232,10 +232,14 @@ def test_on_the_command_line(
     assert not output.exists()
 
 
-def test_shards_as_transformers_reads_them(model: Path, tmp_path: Path) -> None:
+def test_shards_as_transformers_reads_them(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "source"
+    capsys.readouterr()
     size = (source / "model.safetensors").stat().st_size
-    assert run(["export", str(model), "--to", "hf", "-o", str(tmp_path / "one")]) == 0
+    assert run(["export", str(model), "--to", "hf", "-o", str(tmp_path / "one"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "one")}
     options = ["--to", "hf", "--max-shard-bytes"]
     assert run(["export", str(model), *options, str(size), "-o", str(tmp_path / "fits")]) == 0
     for folder in ("one", "fits"):

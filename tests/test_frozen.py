@@ -14,8 +14,8 @@ import zoo
 from zoo.cli import run
 from zoo.training.frozen import frozen_weights
 from zoo.training.optimization import make_optimizer
+from zoo.training.optimizer_tables import Adam, AdamW, Sgd
 from zoo.training.recipe import read_recipe
-from zoo.training.tables import Adam, AdamW, Sgd
 
 ENCODER = '["encoder.layers.*", "decoder.layers.[0-3].*_attn.*", "*.bias"]'
 

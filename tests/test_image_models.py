@@ -22,6 +22,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.errors import InputError
 from zoo.images.files import read_image
 
 CASES = all_cases()
@@ -408,6 +409,12 @@ def test_images_read_in_several_threads_leave_warnings_as_they_were(project: Pat
     with ThreadPoolExecutor(8) as threads:
         assert len(list(threads.map(read_image, [raw] * 200))) == 200
     assert warnings.filters == before
+
+
+def test_an_image_without_pixels(saved: Path) -> None:
+    """No file holds one, but a program can make one."""
+    with pytest.raises(InputError, match="the image has no pixels"):
+        zoo.ImageModel.load(saved).run([Image.new("RGB", (0, 4))])
 
 
 def test_all_wrong_images_are_told_at_once(saved: Path, project: Path, refused: Refused) -> None:

@@ -134,13 +134,13 @@ def test_a_tensor_of_another_dtype_is_told(source: Path) -> None:
     command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
     told = subprocess.run([*command, "a"], cwd=source.parent, capture_output=True, text=True)
     assert told.stdout.splitlines()[1] == (
-        "F32, but 2 tensors in BF16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
+        "float32, but 2 tensors in bfloat16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
         "they stay so unless `zoo.load(..., dtype=...)` casts all to one"
     )
     made = subprocess.run([*command, "b", "--json"], cwd=source.parent, capture_output=True)
     report = json.loads(made.stdout)
     ours = ["decoder.layers.0.self_attn.pre_norm.weight", "decoder.norm.weight"]
-    assert (report["dtype"], report["other_dtypes"]) == ("F32", {"BF16": ours})
+    assert (report["dtype"], report["other_dtypes"]) == ("float32", {"bfloat16": ours})
 
 
 def test_shards(source: Path) -> None:

@@ -238,6 +238,21 @@ def test_zeros_of_several_parts(toy: Path) -> None:
     assert f"{toy}:{line}:8: error: {message}" in told(toy)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("}", "a rule has `zoo`, or else `computed` or `drop` or both"),
+        (', zoo = "decoder.norm.{w}", drop = true }', "a rule has `zoo`, or else `computed` or"),
+        (', zoo = ["a.{w}", "b.{w}"] }', "several names in `zoo` need `axes`, and as many `parts`"),
+        (', zoo = "decoder.norm.{w}", axes = "p ...", parts = [1] }', "several names in `zoo`"),
+        (', zoo = ["a.{w}", "b.{w}"], axes = "p ...", parts = [1] }', "several names in `zoo`"),
+    ],
+)
+def test_a_rule_that_contradicts_itself(toy: Path, keys: str, message: str) -> None:
+    line = change(toy, ', zoo = "decoder.norm.{w}" }', keys)
+    assert f"{toy}:{line}:8: error: {message}" in told(toy)
+
+
 @pytest.mark.parametrize("key", ["let", "defaults", "spec"])
 def test_what_should_be_a_table(toy: Path, key: str) -> None:
     toy.write_text(f"format = 1\nmodel_type = []\n{key} = 3\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import zoo
 from zoo.cli import run
 from zoo.errors import Place
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, parse_lock, read_lock
+from zoo.reading import read_spec
 
 SPEC = """
 format = 1
@@ -77,6 +79,14 @@ def test_the_lock_of_another_spec_is_replaced_and_named(
     assert run(["lock", "other.toml"]) == 0
     assert capsys.readouterr().err == f"replaced the lock of {name}\n"
     assert read_lock(locked).name == f"other_{name}"
+    assert run(["lock", "spec.toml", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "path": LOCK_NAME,
+        "name": name,
+        "spec_digest": read_spec(Path("spec.toml")).digest,
+        "replaced": f"other_{name}",
+    }
 
 
 def test_the_lock_of_a_bundle_is_not_replaced(

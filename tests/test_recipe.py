@@ -13,8 +13,9 @@ from trials import Refused
 
 from zoo.errors import SpecError
 from zoo.reading import read_spec
+from zoo.training.data_tables import Tsv
+from zoo.training.optimizer_tables import AdamW, InverseSqrt
 from zoo.training.recipe import read_recipe
-from zoo.training.tables import AdamW, InverseSqrt, Tsv
 
 ROOT = Path(__file__).parent.parent
 

@@ -19,8 +19,9 @@ from toy_training import RECIPE, write_toy
 from zoo.cli import run
 from zoo.errors import SpecError
 from zoo.schema.recipes import recipe_schema
+from zoo.training.data_tables import Files
 from zoo.training.recipe import KINDS, TABLES, read_recipe
-from zoo.training.tables import Files, Head
+from zoo.training.tables import Head
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted(ROOT.glob("recipes/*/recipe.toml"))

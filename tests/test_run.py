@@ -958,6 +958,14 @@ def test_a_model_that_is_not_called_with_ids_alone(
     assert problem.help == help
 
 
+def test_a_model_whose_head_has_no_task() -> None:
+    """A decoder without a head makes states, and no vector of a text."""
+    spec = {**SIZES, "builder": "decoder", "vocab": 9, "head": "none", "name": "m"}
+    model = zoo.TextModel(zoo.build(spec), Numbers(), Settings())
+    with pytest.raises(InputError, match="`zoo run` has no task for m: its head says none"):
+        model.run(["3 4"])
+
+
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:
     """A tokenizer of bytes: two ids make one letter, and the last letter is never completed."""
 

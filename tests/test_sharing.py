@@ -167,6 +167,28 @@ def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
     assert contents(project) == before
 
 
+def test_what_is_pushed_as_json(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built(project / "model")
+    (project / "model" / "loss.svg").write_text("<svg/>")
+    push = ("push", "model", "--license", "CC0-1.0", "--json")
+    capsys.readouterr()
+    assert run([*push, "one", "-o", "mine.v1.toml"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["path"], told["left_out"]) == ("mine.v1.toml", ["loss.svg"])
+    assert told["text"] == Path("mine.v1.toml").read_text()
+    assert run([*push, "two"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] is None
+    assert told["text"] == Path("mine.v1.toml").read_text().replace('"one"', f'"{project}/two"')
+    Path("taken").write_text("a file where the folder would be")
+    assert run([*push, "three", "-o", "taken/mine.v1.toml"]) == 2
+    told = json.loads(capsys.readouterr().out)  # the text of what is published is not lost
+    assert told["path"] is None
+    assert "format = 1" in told["text"]
+
+
 def test_the_file_of_a_model_that_is_published_stays(project: Path, refused: Refused) -> None:
     built(project / "model")
     assert run(["push", "model", "one", "--license", "CC0-1.0", "-o", "mine.v1.toml"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +53,10 @@ def bundle(project: Path) -> Path:
 
 
 @pytest.fixture
-def signed(bundle: Path) -> Path:
-    assert run(["bundle", "sign", "bundle", "--key", "mine.key"]) == 0
+def signed(bundle: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    capsys.readouterr()
+    assert run(["bundle", "sign", "bundle", "--key", "mine.key", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "bundle/model.sig"}
     return bundle
 
 

@@ -383,6 +383,8 @@ def bad_files(folder: Path) -> dict[str, str]:
     header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 40, b"WAVE", b"fmt ", 16, 3, 1, RATE, 0, 4, 32)
     floats = struct.pack("<4sI4f", b"data", 16, *[math.pi / 4] * 4)
     (folder / "floats.wav").write_bytes(header + floats)
+    wide = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 52, b"WAVE", b"fmt ", 16, 1, 1, RATE, 0, 8, 64)
+    (folder / "wide.wav").write_bytes(wide + struct.pack("<4sI2q", b"data", 16, 1, 2))
     (folder / "folder.wav").mkdir()
     return {
         "other rate.wav": "the sound has 44,100 samples a second, and the model hears 16,000",
@@ -393,6 +395,7 @@ def bad_files(folder: Path) -> dict[str, str]:
         "text.wav": "this is not a WAV file of whole numbers",
         "empty.wav": "the file is empty",
         "floats.wav": "this is not a WAV file of whole numbers (PCM): unknown format: 3",
+        "wide.wav": "its samples have 8 bytes, and 4 at most are read",
         "folder.wav": "this is a folder, and not a sound",
         "missing.wav": "there is no such file",
     }

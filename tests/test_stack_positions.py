@@ -127,6 +127,11 @@ def test_a_second_scheme_that_rotates_leaves_the_bias_of_the_first() -> None:
         torch.testing.assert_close(found[0], alibi(causal=False))
 
 
+def test_a_second_scheme_is_not_added_to_the_embeddings() -> None:
+    with pytest.raises(zoo.SpecError, match="`sinusoidal` positions are added to the embeddings"):
+        built(embedding="vectors", position="alibi", encoder={"relative": "sinusoidal"})
+
+
 def test_cross_attention_has_no_positions() -> None:
     model = built("encoder_decoder", position="t5_buckets")
     ids = torch.randint(VOCAB, (2, LENGTH))

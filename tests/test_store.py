@@ -1364,6 +1364,23 @@ def test_what_is_removed_is_told(
     assert capsys.readouterr().out == "there are no models in the store\n"
 
 
+def test_what_is_removed_and_freed_as_json(
+    untold: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    (ref,) = refs(store)
+    capsys.readouterr()
+    assert run(["rm", "absent", "small", "--forget", "--json"]) == 2
+    n_bytes = sum(map(len, bundle().values()))
+    assert json.loads(capsys.readouterr().out) == {
+        "removed": [{"name": "small.v1", "version": ref.version, "bytes": n_bytes}],
+        "forgotten": ["small.v1"],
+    }
+    n_files = len(stored_files(store))
+    assert run(["gc", "--all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": n_files, "bytes": n_bytes}
+
+
 def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:
     others = {
         "pytorch_model.bin": b"pickle",

@@ -23,6 +23,7 @@ from zoo.errors import Place, TrainingError
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, part
 from zoo.training.data import read_data
+from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
 from zoo.training.encoding import encode
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
@@ -31,7 +32,7 @@ from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
 from zoo.training.run import Run
 from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
+from zoo.training.tables import Bpe, TokenizerFiles
 from zoo.training.tokens import Tokens, read_tokens
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)

@@ -23,11 +23,12 @@ from zoo.cli import run
 from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoints
 from zoo.training.data import read_data
+from zoo.training.data_tables import Datasets
 from zoo.training.hub import read_split
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import Reader, sides_of
-from zoo.training.tables import Datasets, OfModel, TokenizerFiles
+from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.tokens import read_token_files
 
 FILES = 'kind = "files"\nsource = "words.json"\npad = "[PAD]"'
@@ -161,6 +162,18 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "recipe.toml:12:7: error: a special token is at least one character",
     ),
+    "a learned token that is another one too": (
+        SHORT.replace(FILES, 'kind = "bpe"\nbos = "</s>"'),
+        MODEL,
+        {},
+        "recipe.toml:12:7: error: pad, bos and eos are three tokens",
+    ),
+    "a second tokenizer, for targets that there are not": (
+        SHORT.replace("words.json", 'words.json"\ntarget = "other.json'),
+        MODEL,
+        {},
+        "a second tokenizer is for targets, and this model has none",
+    ),
     "held-out texts without a word": (
         SHORT.replace("valid.txt", "words.txt"),
         MODEL,
@@ -211,6 +224,7 @@ def test_what_leaves_nothing_to_learn_is_refused(
 ) -> None:
     write_encoder(project, recipe, model)
     words(project / "words.json", **tokenizer)
+    words(project / "other.json")
     (project / "words.txt").write_text("[MASK]\n[CLS] [SEP]\n")
     (project / "odd.txt").write_text("a x is u\nb y is odd\n")
     (project / "one.tsv").write_text("a x\tunder\nb y\tunder\n")

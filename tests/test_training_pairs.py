@@ -33,13 +33,14 @@ from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import Labelled
 from zoo.training.changes import identity
 from zoo.training.data import read_data
+from zoo.training.data_tables import Datasets, Tsv
 from zoo.training.encoding import encode_read
 from zoo.training.objective import ReadBatch, collate, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import Datasets, TokenizerFiles, Tsv
+from zoo.training.tables import TokenizerFiles
 from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]

@@ -33,8 +33,8 @@ from zoo.store.files import Store
 from zoo.training.batches import Row
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
+from zoo.training.data_tables import Text, Tsv
 from zoo.training.loop import Loop
-from zoo.training.tables import Text, Tsv
 
 Toy = Callable[..., dict[str, Any]]
 

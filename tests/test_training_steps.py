@@ -22,12 +22,9 @@ from zoo.training.batches import Row, batches, n_labels
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, summed_loss
 from zoo.training.optimization import make_optimizer, set_learning_rate, share_of_peak
-from zoo.training.recipe_tokens import learn_tokens
-from zoo.training.split import Example
-from zoo.training.tables import (
+from zoo.training.optimizer_tables import (
     Adam,
     AdamW,
-    Bpe,
     Constant,
     Cosine,
     InverseSqrt,
@@ -37,6 +34,9 @@ from zoo.training.tables import (
     Sgd,
     WarmupStableDecay,
 )
+from zoo.training.recipe_tokens import learn_tokens
+from zoo.training.split import Example
+from zoo.training.tables import Bpe
 from zoo.training.tokens import Tokens, read_tokens
 
 CPU = torch.device("cpu")

@@ -28,13 +28,14 @@ from zoo.running.entities import Entity, entities, marks_entities
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, n_labels
 from zoo.training.data import read_data
+from zoo.training.data_tables import Datasets, Jsonl
 from zoo.training.encoding import encode_read
 from zoo.training.f1 import entity_scores
 from zoo.training.objective import ReadBatch, collate, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import Datasets, Jsonl, TokenizerFiles
+from zoo.training.tables import TokenizerFiles
 from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]

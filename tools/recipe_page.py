@@ -25,7 +25,7 @@ Every key that may stand in a recipe, table by table; [Training](train.md) shows
 `zoo validate recipe.toml` checks one without training, and `zoo schema recipe` gives
 [editors](editor.md) the same in their form.
 
-Made by `python tools/recipe_page.py` from the tables of `zoo/training/tables.py`.
+Made by `python tools/recipe_page.py` from the tables in `zoo/training/*tables.py`.
 
 ## At the top
 """

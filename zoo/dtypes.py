@@ -11,7 +11,13 @@ from zoo.errors import InputError, Problem
 from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.wording import counted, did_you_mean, quoted
 
-_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS.values()}
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype, as options, arguments and reports have it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+_NAMES = {dtype_name(dtype): dtype for dtype in FLOATS.values()}
 
 
 def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -51,7 +57,7 @@ def several_dtypes(found: Mapping[torch.dtype, list[str]], message: str) -> Prob
         for dtype in others
     ]
     number = counted(len(found[usual]), "tensor")
-    wide = str(reduce(torch.promote_types, found)).removeprefix("torch.")
+    wide = dtype_name(reduce(torch.promote_types, found))
     return Problem(
         f"{message}: {number} {DTYPES[usual]}, but {', '.join(told)}",
         help=f'load it in one dtype: `--dtype {wide}`, or in Python `dtype="{wide}"`',

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,6 +175,16 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
         return (order[place.file], place.line or 0, place.column or 0) if place else (-1, 0, 0)
 
     return sorted(problems, key=position)
+
+
+@contextmanager
+def noted(problems: list[Problem]) -> Generator[None]:
+    """Add the user's mistakes that the block raises to `problems`, and go on after the block: what
+    is checked next may have mistakes too, which are told together."""
+    try:
+        yield
+    except ZooError as error:
+        problems += error.problems
 
 
 def placed(error: ZooError, place: Place) -> ZooError:

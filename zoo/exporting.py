@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from zoo.atomic import new_folder
 from zoo.counts import check_count
-from zoo.dtypes import by_dtype
+from zoo.dtypes import by_dtype, dtype_name
 from zoo.errors import Place, Problem, WeightsError, checked_output
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
@@ -190,7 +190,7 @@ def _config(model: Transformer, origin: Origin) -> str:
     key, stated = dtype_key(data), stated_dtype(data)
     usual = next(iter(by_dtype({name: one.dtype for name, one in stored(model).items()})))
     if stated is not None and DTYPES[usual] != (origin.dtype or stated):
-        changes[key] = str(usual).removeprefix("torch.")
+        changes[key] = dtype_name(usual)
     return json.dumps(data | changes, indent=2) + "\n" if changes else origin.config
 
 

@@ -39,7 +39,7 @@ class TokenEmbedding(Embedding):
         default_factory=lambda data: "none" if data["d_embed"] == data["d_model"] else "after_norm"
     )
     """Where the other factor, a linear map to d_model, is applied: before anything is added to the
-    token vectors (OPT-350m), or after the norm (ALBERT, ELECTRA)."""
+    token vectors (OPT-350m), or with `after_norm` to what all else gives (ALBERT, ELECTRA)."""
     projection_bias: Annotated[
         bool | None, OnlyWith("projection", "before_positions", "after_norm", default=True)
     ] = UNSTATED
@@ -55,9 +55,9 @@ class TokenEmbedding(Embedding):
     norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="inner_width")]
     """A norm after the sum (as in BERT)."""
     dropout: Shared[Probability] = 0.0
-    """Dropout after the norm."""
+    """Dropout after the norm and the sum."""
     masked_tokens: Literal["kept", "zeroed"] = "kept"
-    """Whether the vectors of padding and of masked tokens are set to 0 after the norm (XLM,
+    """Whether the vectors of padding and of masked tokens are set to 0 before the dropout (XLM,
     DeBERTa, ESM) or kept."""
     token_dropout: Probability = 0.0
     """The share m of tokens that were replaced by `mask_id` in training (0.12 in ESM-2: Lin et al.

@@ -32,9 +32,14 @@ def check_taken(
 
 def check_relative(blocks: Iterable[Block], relative: Position) -> None:
     """Raise a contradiction if `relative`, which is made once for all layers, works in none of
-    these, or does not fit the self-attention of one."""
-    if relative.absent or relative.embedded:
+    these, does not fit the self-attention of one, or is added to the embeddings."""
+    if relative.absent:
         return
+    if relative.embedded:
+        raise contradiction(
+            f"`{relative.kind}` positions are added to the embeddings: state them as `position`",
+            "relative.kind",
+        )
     attending = [block for block in blocks if block.attends]
     if not attending:
         raise contradiction(

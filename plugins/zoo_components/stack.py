@@ -154,6 +154,7 @@ class Stack(Component):
         self._check_sides()
         self._check_direction()
         self._check_positions()
+        self._check_n_positions()
         check_tables(self._inner_keys(), [group.block.self_attention for group in self.groups])
         return self
 
@@ -239,6 +240,9 @@ class Stack(Component):
                     "layers",
                     "position.kind",
                 )
+
+    def _check_n_positions(self) -> None:
+        """Raise a contradiction if every input becomes more vectors than there are positions."""
         longest, n_positions = self.position.longest, self.embedding.n_positions
         if n_positions is not None and longest is not None and n_positions > longest:
             raise contradiction(
@@ -247,12 +251,6 @@ class Stack(Component):
                 "position.max_length",
                 "embedding.image_size",
                 "embedding.n_frames",
-            )
-        if self.relative.embedded:
-            raise contradiction(
-                f"`{self.relative.kind}` positions are added to the embeddings: state them as "
-                "`position`",
-                "relative.kind",
             )
 
     @cached_property

@@ -17,7 +17,7 @@ from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, phases
 from zoo.building import build
 from zoo.byte_counts import human_bytes
 from zoo.devices import usable_device
-from zoo.dtypes import usable_dtype
+from zoo.dtypes import dtype_name, usable_dtype
 from zoo.errors import InputError, Problem, ZooError
 from zoo.initial import n_bytes_of
 from zoo.memory_limit import memory_limit
@@ -124,7 +124,7 @@ def bench(
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
         "load": before,
-        "dtype": str(torch_dtype).removeprefix("torch."),
+        "dtype": dtype_name(torch_dtype),
         "batch": batch,
         "length": length,
         "new_tokens": new_tokens,

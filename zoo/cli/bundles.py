@@ -116,8 +116,9 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
     type=path_type,
     help="Folder for the zoo.lock.  [default: that of SPEC]",
 )
+@json_option
 @click.pass_obj
-def lock(layers: Layers, spec: str, output: Path | None) -> None:
+def lock(layers: Layers, spec: str, output: Path | None, as_json: bool) -> None:
     """Record in a zoo.lock what a spec is built with.
 
     `zoo build --locked` then refuses anything else. SPEC is a file. A folder has one lock: that of
@@ -133,7 +134,13 @@ def lock(layers: Layers, spec: str, output: Path | None) -> None:
     write_text(folder / LOCK_NAME, lock_of(found).to_text())
     if replaced is not None and replaced.name != found.name:
         click.echo(f"replaced the lock of {replaced.name}", err=True)
-    click.echo(folder / LOCK_NAME)
+    report = {
+        "path": str(folder / LOCK_NAME),
+        "name": found.name,
+        "spec_digest": found.digest,
+        "replaced": None if replaced is None else replaced.name,
+    }
+    print_report(as_json, report, lambda r: r["path"])
 
 
 def _replaced_lock(folder: Path) -> Lock | None:
@@ -256,7 +263,8 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
     required=True,
     help="A private key on an elliptic curve, without a password.",
 )
-def sign(folder: Path, key: Path) -> None:
+@json_option
+def sign(folder: Path, key: Path, as_json: bool) -> None:
     """Sign the bundle DIR, offline, with a key of your own.
 
     This needs the extra `sign`.
@@ -265,7 +273,8 @@ def sign(folder: Path, key: Path) -> None:
     from zoo.signing import sign_bundle
 
     sign_bundle(folder, key)
-    click.echo(folder / SIGNATURE_NAME)
+    report = {"path": str(folder / SIGNATURE_NAME)}
+    print_report(as_json, report, lambda r: r["path"])
 
 
 def _print_bundle(bundle: Bundle, as_json: bool, signature: str | None = None) -> None:

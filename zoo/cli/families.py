@@ -130,8 +130,11 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
     help="The new folder.",
 )
 @max_shard_bytes_option
+@json_option
 @click.pass_obj
-def export(layers: Layers, model: str, to: str, output: Path, max_shard_bytes: int | None) -> None:
+def export(
+    layers: Layers, model: str, to: str, output: Path, max_shard_bytes: int | None, as_json: bool
+) -> None:
     """Turn an imported model back into a published checkpoint.
 
     MODEL is its folder, or its name.
@@ -141,7 +144,7 @@ def export(layers: Layers, model: str, to: str, output: Path, max_shard_bytes: i
 
     gc.enable()
     export_folder(model, output, max_shard_bytes=max_shard_bytes, registry=registry)
-    click.echo(output)
+    print_report(as_json, {"path": str(output)}, lambda r: r["path"])
 
 
 def _families(registry: Registry) -> Iterable[str]:
@@ -188,7 +191,7 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
     registry = layers()
     from dataclasses import asdict
 
-    from zoo.errors import Problem, SpecError, ZooError
+    from zoo.errors import Problem, SpecError, noted
     from zoo.families.family import read_family
     from zoo.families.lint import lint as check
     from zoo.families.registered import Families
@@ -198,12 +201,10 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
     report: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for name in names:
-        try:
+        with noted(problems):
             is_file = name.endswith(".toml")
             family = read_family(Path(name), families.paths) if is_file else families.family(name)
             report.append(asdict(check(family, registry, config)))
-        except ZooError as error:
-            problems += error.problems
     lines = [
         f"{one['family']}: {one['rules']} rules hold for "
         f"{counted(one['forms'], 'form')} of checkpoints"

@@ -12,13 +12,14 @@ from zoo.building import build
 from zoo.bundle import is_bundle
 from zoo.cli.progress import bytes_bar
 from zoo.devices import usable_device
-from zoo.dtypes import usable_dtype
+from zoo.dtypes import dtype_name, usable_dtype
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.initial import n_bytes_of
 from zoo.model_files import COMPANIONS, SELECTED, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
 from zoo.weights.file import is_file_name, weights_path
+from zoo.weights.held_tensors import FLOATS
 from zoo.weights.reader import read_header
 from zoo.weights.writer import destination
 from zoo.wording import quoted
@@ -158,7 +159,7 @@ def import_and_save(
         folder = output if output is not None else Path(found.spec.name)
         with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
             digest = save_import(found, folder, on_bytes=bar.advance)
-    dtypes = found.dtypes
+    dtypes = {dtype_name(FLOATS[stored]): names for stored, names in found.dtypes.items()}
     usual, *others = dtypes
     return {
         "name": found.spec.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
 
     Their files are checked by size and digest. Problems are reported at the end.
     """
-    from zoo.errors import ZooError
+    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
@@ -47,7 +47,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
     problems: list[Problem] = []
     rows: list[dict[str, Any]] = []
     for name in names:
-        try:
+        with noted(problems):
             with bytes_bar(name) as bar:
                 ref = pull(
                     name,
@@ -57,9 +57,6 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
                     on_total=bar.set_total,
                     on_bytes=bar.advance,
                 )
-        except ZooError as error:
-            problems += error.problems
-        else:
             row = _row(ref, store.snapshot(ref.files))
             rows.append(row)
             if not as_json:
@@ -83,9 +80,15 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
     type=path_type,
     help="Path for the model's file, in the folder of a registry's `catalog`.  [default: stdout]",
 )
+@json_option
 @click.pass_obj
 def push(
-    layers: Layers, model: str, address: str, license: str | None, output: Path | None
+    layers: Layers,
+    model: str,
+    address: str,
+    license: str | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Publish a model, so that others can pull it.
 
@@ -94,7 +97,7 @@ def push(
     it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, ZooError
+    from zoo.errors import Problem, ZooError, noted
     from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
     from zoo.publishing.pushing import push
     from zoo.store.files import Store, StoreError
@@ -121,15 +124,16 @@ def push(
     )
     if pushed.left_out:
         print_text(f"left out: {', '.join(pushed.left_out)}", err=True)
-    if output is None:
-        click.echo(pushed.text, nl=False)
-    else:
-        try:
+    problems: list[Problem] = []
+    report: dict[str, Any] = {"path": None, "text": pushed.text, "left_out": pushed.left_out}
+    if output is not None:
+        with noted(problems):
             write_text(output, pushed.text)
-        except ZooError:
-            click.echo(pushed.text, nl=False)  # nobody could pull without it
-            raise
-        click.echo(output)
+            report["path"] = str(output)
+    # Without a file, its text is printed: nobody could pull without it.
+    print_report(as_json, report, lambda r: r["path"] or r["text"].removesuffix("\n"))
+    if problems:
+        raise ZooError(problems)
 
 
 def _check_manifest(path: Path) -> None:
@@ -166,7 +170,7 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
 
     Without NAMES, all are checked. Problems are reported at the end.
     """
-    from zoo.errors import ZooError
+    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.refs import versions
 
@@ -182,11 +186,8 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
     for name, version in found:
         line = f"{name}@{version}: cannot be checked"
         row: dict[str, Any] = {"name": name, "version": version, "right": False}
-        try:
+        with noted(problems):
             verdict = _verdict(name, version, registry, store, fingerprint)
-        except ZooError as error:
-            problems += error.problems
-        else:
             if verdict is None:  # removed meanwhile
                 continue
             line = _verdict_text(verdict, fingerprint)
@@ -208,23 +209,21 @@ def _versions(
 ) -> list[tuple[str, str]]:
     """Return the names and versions of the models in the store that `names` mean, each once, and
     add a problem for each that means none."""
-    from zoo.errors import Problem, ZooError
+    from zoo.errors import Problem, noted
+    from zoo.store.files import StoreError
     from zoo.store.lookup import stored_versions
     from zoo.wording import quoted
 
     found: dict[tuple[str, str], None] = {}
     for name in names:
-        try:
+        with noted(problems):
             meant = stored_versions(name, registry, store)
-        except ZooError as error:
-            problems += error.problems
-            continue
-        found.update(dict.fromkeys(meant))
-        if not meant:
-            hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
-            if os.path.exists(name):
-                hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-            problems.append(Problem(f"{quoted(name)} is not in the store", help=hint))
+            found.update(dict.fromkeys(meant))
+            if not meant:
+                hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+                if os.path.exists(name):
+                    hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
+                raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
     return list(found)
 
 
@@ -279,53 +278,62 @@ def _stated_instead(verdict: Verdict) -> str:
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=model_type)
 @click.option("--forget", is_flag=True, help="Also forget the digests of its first use.")
+@json_option
 @click.pass_obj
-def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
+def rm(layers: Layers, names: tuple[str, ...], forget: bool, as_json: bool) -> None:
     """Remove models from the store.
 
     NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space. Problems are reported
     at the end.
     """
-    from zoo.errors import ZooError
-    from zoo.store.files import Store
+    from zoo.errors import Problem, ZooError, noted
+    from zoo.store.files import Store, StoreError
+    from zoo.store.first_use import forget as forget_first_use
+    from zoo.store.lookup import stored_versions
+    from zoo.wording import quoted
 
     registry, store = layers(), Store.default()
     problems: list[Problem] = []
+    report: dict[str, list[Any]] = {"removed": [], "forgotten": []}
     for name in names:
-        try:
-            _remove(name, registry, store, forget=forget)
-        except ZooError as error:
-            problems += error.problems
+        with noted(problems):
+            found = stored_versions(name, registry, store)
+            full = registry.catalog.full_name(name.partition("@")[0])
+            forgotten = forget and forget_first_use(store, full)
+            if not found and not forgotten:
+                hint = "`zoo store` lists what is there"
+                raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+            for of, version in found:
+                row = _remove(store, of, version)
+                report["removed"].append(row)
+                if not as_json:
+                    print_text(_removed_text(row))
+            if forgotten:
+                report["forgotten"].append(full)
+                if not as_json:
+                    print_text(f"forgot what {full} was on first use")
+    if as_json:
+        print_json(report)
     if problems:
         raise ZooError(problems)
 
 
-def _remove(name: str, registry: Registry, store: Store, *, forget: bool) -> None:
-    """Remove the versions of a model that `name` means, and say so. Raises `ZooError` if there are
-    none, or they cannot be removed."""
-    from zoo.errors import Problem
-    from zoo.store.files import StoreError
-    from zoo.store.first_use import forget as forget_first_use
-    from zoo.store.lookup import stored_versions
+def _remove(store: Store, name: str, version: str) -> dict[str, Any]:
+    """Remove a model, and return what is said of it; its `bytes` are None if its ref is damaged.
+    Raises `StoreError` if it cannot be removed."""
     from zoo.store.refs import DamagedRefError, read_ref, remove_ref
-    from zoo.wording import quoted
 
-    found = stored_versions(name, registry, store)
-    full = registry.catalog.full_name(name.partition("@")[0])
-    forgotten = forget and forget_first_use(store, full)
-    if not found and not forgotten:
-        hint = "`zoo store` lists what is there"
-        raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
-    for of, version in found:
-        try:
-            ref = read_ref(store, of, version)
-        except DamagedRefError:
-            ref = None
-        remove_ref(store, of, version)
-        freed = f"up to {human_bytes(ref.n_bytes)}" if ref else "its space"
-        print_text(f"removed {of}@{version}; `zoo gc` frees {freed}")
-    if forgotten:
-        print_text(f"forgot what {full} was on first use")
+    try:
+        ref = read_ref(store, name, version)
+    except DamagedRefError:
+        ref = None
+    remove_ref(store, name, version)
+    return {"name": name, "version": version, "bytes": None if ref is None else ref.n_bytes}
+
+
+def _removed_text(row: Mapping[str, Any]) -> str:
+    freed = "its space" if row["bytes"] is None else f"up to {human_bytes(row['bytes'])}"
+    return f"removed {row['name']}@{row['version']}; `zoo gc` frees {freed}"
 
 
 @click.command()
@@ -336,7 +344,8 @@ def _remove(name: str, registry: Registry, store: Store, *, forget: bool) -> Non
     is_flag=True,
     help="Also files written a moment ago, which another process may still need.",
 )
-def gc(folders: tuple[Path, ...], everything: bool) -> None:
+@json_option
+def gc(folders: tuple[Path, ...], everything: bool, as_json: bool) -> None:
     """Delete files in the store that no model uses any more.
 
     In FOLDERS, the temporary files of killed commands are deleted too.
@@ -346,15 +355,19 @@ def gc(folders: tuple[Path, ...], everything: bool) -> None:
 
     grace = 0.0 if everything else GRACE
     freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
-    n_files, n_bytes = (sum(getattr(f, key) for f in freed) for key in ("files", "n_bytes"))
-    click.echo(f"{counted(n_files, 'file')} removed, {human_bytes(n_bytes)} freed")
+    report = {"files": sum(f.files for f in freed), "bytes": sum(f.n_bytes for f in freed)}
+    print_report(as_json, report, _freed_text)
+
+
+def _freed_text(report: Mapping[str, int]) -> str:
+    return f"{counted(report['files'], 'file')} removed, {human_bytes(report['bytes'])} freed"
 
 
 @click.command()
 @json_option
 def store(as_json: bool) -> None:
     """List the models in the store, with their sizes."""
-    from zoo.errors import ZooError
+    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.refs import read_ref, versions
 
@@ -362,11 +375,8 @@ def store(as_json: bool) -> None:
     there: list[Ref] = []
     problems: list[Problem] = []
     for name, version in versions(found):
-        try:
+        with noted(problems):
             ref = read_ref(found, name, version)
-        except ZooError as error:
-            problems += error.problems
-        else:
             there += [ref] if ref else []  # None: removed meanwhile
     rows = [_row(ref, found.snapshot(ref.files)) for ref in there]
     data = {"folder": str(found.root), "models": rows}

@@ -15,7 +15,7 @@ import torch
 import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
-from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path
+from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path, noted
 from zoo.extends import NAME_PATTERN
 from zoo.families.adapters.adapter import CONFIG as ADAPTER
 from zoo.families.adapters.adapter import read_adapter
@@ -80,7 +80,8 @@ class Import:
 
     @property
     def dtypes(self) -> dict[str, list[str]]:
-        """The names of the tensors of floats of each dtype, the most frequent dtype first."""
+        """The names of the tensors of floats of each dtype, as a header calls it, the most
+        frequent dtype first."""
         found: dict[str, list[str]] = {}
         for name, record in sorted(_records(self).items()):
             if self.spec.tensors[name].dtype == "float":
@@ -303,10 +304,8 @@ def _check_json(companions: Iterable[Companion], source: Path) -> None:
     problems: list[Problem] = []
     for companion in companions:
         if companion.name.endswith(".json"):
-            try:
+            with noted(problems):
                 json_value(source / companion.name, companion.data)
-            except WeightsError as error:
-                problems += error.problems
     if problems:
         raise WeightsError(problems)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from zoo.dtypes import dtype_name
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.model_files import COMPANIONS, link_problem
@@ -70,7 +71,7 @@ class Origin(BaseModel):
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:
     """The dtype that a config.json states, as a header calls it; None if it states none."""
-    names = {str(dtype).removeprefix("torch."): name for name, dtype in FLOATS.items()}
+    names = {dtype_name(dtype): name for name, dtype in FLOATS.items()}
     return names.get(str(config.get(dtype_key(config))))
 
 

@@ -10,16 +10,19 @@ from zoo.running.text_model import TextModel
 from zoo.store.found_weights import find_weights
 from zoo.weights.reader import read_header
 
+Runner = TextModel | ImageModel | SoundModel
+"""A model with what its folder holds for its inputs."""
+
 
 def load_runner(
     path_or_name: str, *, of_texts: bool, device: str, dtype: str | None, registry: Registry
-) -> TextModel | ImageModel | SoundModel:
+) -> Runner:
     """Load a model with what its folder holds for its inputs: sounds or images if it takes any,
     unless it is to be `of_texts`. Raises ZooError as `TextModel.load`, `ImageModel.load` and
     `SoundModel.load`."""
     path = find_weights(path_or_name, registry).path
     spec = spec_of_weights(read_header(path), str(path), registry)
-    kind: type[TextModel | ImageModel | SoundModel] = TextModel
+    kind: type[Runner] = TextModel
     if spec.model.images and not of_texts:
         kind = ImageModel
     elif spec.model.hears and not of_texts:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.errors import Problem, SpecError, ZooError, placed
+from zoo.errors import Problem, SpecError, ZooError, noted, placed
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.training.data_tables import Datasets
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import check_tokenizer
 from zoo.training.split import Splits
 from zoo.training.start import check_sides, check_specials, find_data, find_start
-from zoo.training.tables import Datasets
 
 
 class Checked(NamedTuple):
@@ -40,17 +38,17 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     """
     problems: list[Problem] = []
     start = splits = None
-    with _noted(problems):
+    with noted(problems):
         start = find_start(recipe, registry)
     if not isinstance(recipe.data, Datasets):
-        with _noted(problems):
+        with noted(problems):
             splits = find_data(recipe, folder)
     if start is not None and splits is not None:
-        with _noted(problems):
+        with noted(problems):
             check_sides(recipe, start, splits)
             start = with_labels(recipe, start, splits, folder)
     if start is not None:
-        with _noted(problems):
+        with noted(problems):
             try:
                 tokens = check_tokenizer(
                     recipe.tokenizer, start.sides, recipe.folder, start.weights, start.published
@@ -62,12 +60,3 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     if problems or start is None:
         raise SpecError(problems)
     return Checked(start.spec, splits)
-
-
-@contextmanager
-def _noted(problems: list[Problem]) -> Generator[None]:
-    """Add the user's mistakes that the block raises to `problems`, and go on."""
-    try:
-        yield
-    except ZooError as error:
-        problems += error.problems

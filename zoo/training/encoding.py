@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
+from zoo.training.data_tables import is_packed
 from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.split import Example, Splits
-from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens, Tokens
 from zoo.wording import quoted
 

@@ -9,8 +9,8 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
+from zoo.training.data_tables import two_of
 from zoo.training.split import Words
-from zoo.training.tables import two_of
 from zoo.wording import did_you_mean, quoted
 
 

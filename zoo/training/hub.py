@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
 from zoo.training.fields import field, nested, sides_of_row
 from zoo.training.split import Words
-from zoo.training.tables import Datasets
 from zoo.wording import quoted
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn, optim
 
 from zoo.layout import MAPS, Role
-from zoo.training.tables import (
+from zoo.training.optimizer_tables import (
     Adam,
     AdamW,
     Constant,

@@ -19,23 +19,24 @@ from pydantic_core import ErrorDetails
 from zoo.document import Document, given, read_document
 from zoo.errors import Findings, Problem, SpecError, checked_path
 from zoo.file_kinds import OF_SPECS
-from zoo.training.tables import (
-    DATA,
+from zoo.training.data_tables import DATA, Data
+from zoo.training.optimizer_tables import (
     OPTIMIZERS,
     SCHEDULES,
+    Muon,
+    Optimizer,
+    Schedule,
+    WarmupStableDecay,
+)
+from zoo.training.tables import (
     TOKENIZERS,
-    Data,
     Evaluation,
     Head,
     Lora,
     Masking,
-    Muon,
-    Optimizer,
-    Schedule,
     Table,
     Tokenizer,
     Training,
-    WarmupStableDecay,
 )
 from zoo.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import counted, did_you_mean, quoted

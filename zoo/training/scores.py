@@ -32,9 +32,10 @@ from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.batches import Row, batches, n_labels
-from zoo.training.data import read_lines, read_whole
+from zoo.training.data import read_lines
 from zoo.training.encoding import encode
 from zoo.training.extras import imported
+from zoo.training.lines import read_whole
 from zoo.training.objective import collate, summed_loss
 from zoo.training.published import read_published
 from zoo.training.reader_scores import score_reader

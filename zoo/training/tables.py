@@ -1,10 +1,14 @@
-"""The tables of a recipe, each a frozen pydantic model with its defaults."""
+"""The tables of a recipe, each a frozen pydantic model with its defaults.
+
+Those of the data are in `data_tables.py` beside it, those of the optimiser and of the schedule in
+`optimizer_tables.py`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,11 +20,6 @@ Positive = Annotated[float, Field(gt=0.0, le=1e30)]
 Decay = Annotated[float, Field(ge=0.0, le=1e30)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
-Column = Annotated[int, Field(ge=1)]
-Two = Annotated[tuple[Column, Column], Field(strict=False)]
-TwoNames = Annotated[tuple[str, str], Field(strict=False)]
-HeldOut = Annotated[int, Field(ge=0)] | str
-"""Held-out data: a number of source sentences of the training data, or a file of its own."""
 
 
 class Table(BaseModel):
@@ -65,174 +64,6 @@ class Head(Table):
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise contradiction("two labels are the same", "labels")
         return self
-
-
-One = TypeVar("One", int, str)
-
-
-def two_of(source: One | tuple[One, One]) -> tuple[One, One | None]:
-    """The columns of the one text, or of the two, that a `source` names."""
-    return source if isinstance(source, tuple) else (source, None)
-
-
-class Parts(Table):
-    """Base class of all tables of data. The validation data must differ from the training data. The
-    test data may be the training data, to measure what a model has memorised."""
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> Self:
-        parts = dict(self)
-        if parts["valid"] == parts["train"]:
-            raise contradiction("`valid` is the training data: nothing is held out", "valid")
-        return self
-
-
-class Tsv(Parts):
-    """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
-    classifier, a text, or two, and the label or the number."""
-
-    train: str
-    """The file with the training data."""
-    source: Column | Two = 1
-    """The column of the source, from 1; or the two columns of a pair of texts that is classified,
-    `[1, 2]`."""
-    target: Column = 2
-    """The column of the target, the label or the number, from 1."""
-    header: bool = False
-    """Whether the first line names the columns."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or a file."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Tsv:
-        first, second = two_of(self.source)
-        if self.target in (first, second):
-            raise contradiction("source and target are the same column", "source", "target")
-        if first == second:
-            raise contradiction("the two texts of a pair are the same column", "source")
-        return self
-
-
-class Files(Table):
-    """Two files, in which lines of the same number form a pair."""
-
-    source: str
-    """The file with the sources."""
-    target: str
-    """The file with the targets."""
-
-
-class Parallel(Parts):
-    """Pairs in two files, line by line."""
-
-    train: Files
-    """The two files with the training data."""
-    valid: Count | Files = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or two files."""
-    test: Count | Files = 0
-    """The data that the result is measured on, likewise."""
-
-
-class Text(Parts):
-    """Text for models that continue it or fill in masked tokens; each line is a text of its own,
-    with its indentation and all its repetitions. Blank lines, which are empty or of white space,
-    are left out, unless the text is packed."""
-
-    train: str
-    """The file with the training data."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of different lines, which
-    are taken out of the training data with all their repetitions, or a file."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-    packed: bool = False
-    """Whether lines, also blank ones, are joined in their order, each with its begin and end, and
-    cut into sequences of `max_length` tokens for training and for `valid`. A sequence may hold
-    several lines, and the later ones see the earlier ones. Each line of `test` is measured by
-    itself."""
-
-
-class Datasets(Parts):
-    """Pairs or text from a data set that the `datasets` package loads."""
-
-    path: str
-    """A folder of files; or a file (`.csv`, `.json`, `.jsonl`, `.parquet`, and each as `.gz`),
-    whose rows are the split `train`; or a name on the Hugging Face Hub."""
-    revision: str | None = None
-    """The revision on the Hub; state it, so that the data stays the same."""
-    train: str = "train"
-    """The split with the training data."""
-    source: str | TwoNames | None = None
-    """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
-    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
-    is a source too."""
-    target: str
-    """The field of the target, of the label or the number, or of the text; or of a list of labels,
-    those of the text or one of each word."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or a split."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-    packed: bool = False
-    """For text: whether examples are joined and cut, as for the kind `text`."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Datasets:
-        if self.packed and self.source is not None:
-            raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
-        if isinstance(self.source, tuple) and self.source[0] == self.source[1]:
-            raise contradiction("the two texts of a pair are the same field", "source")
-        return self
-
-
-class Jsonl(Parts):
-    """Pairs as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"], "tags": ["B-ORG",
-    "O"]}`."""
-
-    train: str
-    """The file with the training data."""
-    source: str | TwoNames
-    """The field of the source or the text, with dots for nested fields; or the two fields of a pair
-    of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
-    target: str
-    """The field of the target, the label or the number; or of a list of labels, those of the text
-    or one of each word."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or a file."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        first, second = two_of(self.source)
-        if self.target in (first, second):
-            raise contradiction("source and target are the same field", "source", "target")
-        if first == second:
-            raise contradiction("the two texts of a pair are the same field", "source")
-        return self
-
-
-Data = Tsv | Parallel | Text | Datasets | Jsonl
-
-
-def is_packed(data: Data) -> bool:
-    """Whether the examples are joined and cut."""
-    return isinstance(data, Text | Datasets) and data.packed
-
-
-DATA: Mapping[str, type[Table]] = {
-    "tsv": Tsv,
-    "parallel": Parallel,
-    "text": Text,
-    "jsonl": Jsonl,
-    "datasets": Datasets,
-}
 
 
 class Specials(Table):
@@ -297,126 +128,6 @@ class OfModel(Table):
 
 Tokenizer = Bpe | TokenizerFiles | OfModel
 TOKENIZERS: Mapping[str, type[Table]] = {"bpe": Bpe, "files": TokenizerFiles, "of_model": OfModel}
-
-
-class Adam(Table):
-    """Adam (Kingma and Ba 2014, arXiv:1412.6980)."""
-
-    lr: Positive
-    """The learning rate at the schedule's peak."""
-    betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
-    """The decay rates of the running means of the gradient and of its square."""
-    eps: Positive = 1e-9
-    """Added to the divisor of a step, the root of the mean square."""
-    weight_decay: Decay = 0.0
-    """The weights times this factor are added to their gradients (L2 regularisation)."""
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2017, arXiv:1711.05101). Biases and
-    the weights of norms do not decay."""
-
-    weight_decay: Decay = 0.01
-    """The weights times this factor and the learning rate are subtracted from them in each step."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.lr * self.weight_decay > 1.0:
-            message = (
-                "`lr` times `weight_decay` is above 1: each step would turn the weights' signs"
-            )
-            raise contradiction(message, "weight_decay", "lr")
-        return self
-
-
-class Muon(AdamW):
-    """Muon (Jordan et al. 2024) for the matrices of the layers: the mean of their gradients is made
-    nearly orthogonal, and scaled to the size of AdamW's steps (Liu et al. 2025, arXiv:2502.16982),
-    so that one `lr` and one `weight_decay` suit all. Everything else is AdamW's: tables of tokens
-    and positions, heads, biases, norms, convolutions, and experts."""
-
-    momentum: Probability = 0.95
-    """The decay rate of the running mean of a matrix' gradient, which is Nesterov's."""
-
-
-class Sgd(Table):
-    """Stochastic gradient descent with momentum."""
-
-    lr: Positive
-    """The learning rate at the schedule's peak."""
-    momentum: Probability = 0.0
-    """The fraction of the previous step that is added to the next one."""
-    weight_decay: Decay = 0.0
-    """The weights times this factor are added to their gradients (L2 regularisation)."""
-
-
-Optimizer = AdamW | Muon | Adam | Sgd
-OPTIMIZERS: Mapping[str, type[Table]] = {
-    "adamw": AdamW,
-    "muon": Muon,
-    "adam": Adam,
-    "sgd": Sgd,
-}
-
-
-class Warmup(Table):
-    """Base class of all schedules."""
-
-    warmup: Count = 0
-    """The number of steps over which the learning rate grows linearly from 0 to its peak."""
-
-
-class Constant(Warmup):
-    """The learning rate stays at its peak."""
-
-
-class InverseSqrt(Warmup):
-    """The learning rate falls with the inverse square root of the step: the schedule of Vaswani et
-    al. 2017, section 5.3, whose peak is `d_model**-0.5 * warmup**-0.5`."""
-
-    warmup: Size
-    """The number of steps over which the learning rate grows linearly from 0 to its peak."""
-
-
-class Linear(Warmup):
-    """The learning rate falls linearly to `final`."""
-
-    final: Share = 0.0
-    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
-    last one, so that no step is done in vain."""
-
-
-class Cosine(Warmup):
-    """The learning rate falls along half a cosine to `final` (Loshchilov and Hutter 2016,
-    arXiv:1608.03983)."""
-
-    final: Share = 0.0
-    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
-    last one, so that no step is done in vain."""
-
-
-class WarmupStableDecay(Warmup):
-    """The learning rate stays at its peak, and falls to `final` in the last `decay` steps (Hu et
-    al. 2024, arXiv:2404.06395). Before these, no step depends on the total number of steps."""
-
-    decay: Size
-    """The number of steps over which the learning rate falls."""
-    shape: Literal["linear", "sqrt"] = "linear"
-    """How it falls: by the share of these steps that is done, or by the root of that share, which
-    is faster at first (Hägele et al. 2024, arXiv:2405.18392)."""
-    final: Share = 0.0
-    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
-    last one, so that no step is done in vain."""
-
-
-Schedule = Constant | InverseSqrt | Linear | Cosine | WarmupStableDecay
-SCHEDULES: Mapping[str, type[Table]] = {
-    "constant": Constant,
-    "inverse_sqrt": InverseSqrt,
-    "linear": Linear,
-    "cosine": Cosine,
-    "warmup_stable_decay": WarmupStableDecay,
-}
 
 
 class Training(Table):

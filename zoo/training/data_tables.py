@@ -1,0 +1,185 @@
+"""The tables of a recipe that say where its data is, one for each form of data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from zoo.component import contradiction
+from zoo.training.tables import Count, Table
+
+Column = Annotated[int, Field(ge=1)]
+Two = Annotated[tuple[Column, Column], Field(strict=False)]
+TwoNames = Annotated[tuple[str, str], Field(strict=False)]
+HeldOut = Count | str
+"""Held-out data: a number of source sentences of the training data, or a file of its own."""
+
+
+One = TypeVar("One", int, str)
+
+
+def two_of(source: One | tuple[One, One]) -> tuple[One, One | None]:
+    """The columns of the one text, or of the two, that a `source` names."""
+    return source if isinstance(source, tuple) else (source, None)
+
+
+class Parts(Table):
+    """Base class of all tables of data. The validation data must differ from the training data. The
+    test data may be the training data, to measure what a model has memorised."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        parts = dict(self)
+        if parts["valid"] == parts["train"]:
+            raise contradiction("`valid` is the training data: nothing is held out", "valid")
+        return self
+
+
+class Tsv(Parts):
+    """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
+    classifier, a text, or two, and the label or the number."""
+
+    train: str
+    """The file with the training data."""
+    source: Column | Two = 1
+    """The column of the source, from 1; or the two columns of a pair of texts that is classified,
+    `[1, 2]`."""
+    target: Column = 2
+    """The column of the target, the label or the number, from 1."""
+    header: bool = False
+    """Whether the first line names the columns."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a file."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Tsv:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
+            raise contradiction("source and target are the same column", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same column", "source")
+        return self
+
+
+class Files(Table):
+    """Two files, in which lines of the same number form a pair."""
+
+    source: str
+    """The file with the sources."""
+    target: str
+    """The file with the targets."""
+
+
+class Parallel(Parts):
+    """Pairs in two files, line by line."""
+
+    train: Files
+    """The two files with the training data."""
+    valid: Count | Files = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or two files."""
+    test: Count | Files = 0
+    """The data that the result is measured on, likewise."""
+
+
+class Text(Parts):
+    """Text for models that continue it or fill in masked tokens; each line is a text of its own,
+    with its indentation and all its repetitions. Blank lines, which are empty or of white space,
+    are left out, unless the text is packed."""
+
+    train: str
+    """The file with the training data."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of different lines, which
+    are taken out of the training data with all their repetitions, or a file."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+    packed: bool = False
+    """Whether lines, also blank ones, are joined in their order, each with its begin and end, and
+    cut into sequences of `max_length` tokens for training and for `valid`. A sequence may hold
+    several lines, and the later ones see the earlier ones. Each line of `test` is measured by
+    itself."""
+
+
+class Datasets(Parts):
+    """Pairs or text from a data set that the `datasets` package loads."""
+
+    path: str
+    """A folder of files; or a file (`.csv`, `.json`, `.jsonl`, `.parquet`, and each as `.gz`),
+    whose rows are the split `train`; or a name on the Hugging Face Hub."""
+    revision: str | None = None
+    """The revision on the Hub; state it, so that the data stays the same."""
+    train: str = "train"
+    """The split with the training data."""
+    source: str | TwoNames | None = None
+    """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
+    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
+    is a source too."""
+    target: str
+    """The field of the target, of the label or the number, or of the text; or of a list of labels,
+    those of the text or one of each word."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a split."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+    packed: bool = False
+    """For text: whether examples are joined and cut, as for the kind `text`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Datasets:
+        if self.packed and self.source is not None:
+            raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
+        if isinstance(self.source, tuple) and self.source[0] == self.source[1]:
+            raise contradiction("the two texts of a pair are the same field", "source")
+        return self
+
+
+class Jsonl(Parts):
+    """Pairs as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"], "tags": ["B-ORG",
+    "O"]}`."""
+
+    train: str
+    """The file with the training data."""
+    source: str | TwoNames
+    """The field of the source or the text, with dots for nested fields; or the two fields of a pair
+    of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
+    target: str
+    """The field of the target, the label or the number; or of a list of labels, those of the text
+    or one of each word."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a file."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
+            raise contradiction("source and target are the same field", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same field", "source")
+        return self
+
+
+Data = Tsv | Parallel | Text | Datasets | Jsonl
+
+
+def is_packed(data: Data) -> bool:
+    """Whether the examples are joined and cut."""
+    return isinstance(data, Text | Datasets) and data.packed
+
+
+DATA: Mapping[str, type[Table]] = {
+    "tsv": Tsv,
+    "parallel": Parallel,
+    "text": Text,
+    "jsonl": Jsonl,
+    "datasets": Datasets,
+}
