@@ -141,6 +141,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "grouped": {"position": "rotary"} | heads(n_kv_heads=2),
     "forgetting": {"position": "rotary"} | {"attention": {"kind": "forgetting", "n_kv_heads": 2}},
     "gated_bias": {"position": BUCKETS, "attention": "gated_bias"},
+    "rotated_input": {"position": "rotary", "attention": "rotated_input"},
     "window": {"position": "rotary"} | heads(n_kv_heads=1, window=3),
     "window_of_one": heads(window=1),
     "window_both_sides": heads(window=2, window_sides="both"),

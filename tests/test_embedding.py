@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import zoo
 from zoo.layout import Layout
-from zoo_components.embedding import NormedTokens, TokenEmbedding, Vectors
+from zoo_components.embedding import NormedTokens, ProjectedVectors, TokenEmbedding, Vectors
 from zoo_components.norm import LayerNorm, NoNorm
 from zoo_components.position import Learned
 
@@ -215,6 +216,20 @@ def test_vectors() -> None:
     assert torch.equal(Vectors(kind="vectors", d_model=D_MODEL).build()(x, torch.arange(LENGTH)), x)
     with pytest.raises(ValueError, match="no token types"):
         module(x, torch.arange(LENGTH), token_types=torch.zeros(2, LENGTH))
+
+
+def test_projected_vectors() -> None:
+    norm = LayerNorm(kind="layer_norm", width=5, eps=0.1)
+    embedding = ProjectedVectors(kind="projected_vectors", d_model=D_MODEL, n_features=5, norm=norm)
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=LENGTH).build()
+    module = embedding.build(scheme).double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, LENGTH, 5).double()
+    normed = F.layer_norm(x, (5,), module.norm.weight, module.norm.bias, 0.1)
+    expected = normed @ module.projection.weight.T + module.projection.bias + scheme.weight
+    found = module(x, torch.arange(LENGTH))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 # --- specs ----------------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.cross_layer": Case({}, SOURCES),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
+    "attention.rotated_input": Case({}, ROTARY),
     "ffn.moe": Case({"n_experts": 8}),
     "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
@@ -204,6 +205,7 @@ FIELDS: Mapping[str, Case] = {
     "block.residual.cross_attn": Case(around={"memory_width": 12}),
     "block.channel_scaled.cross_attn": Case(around={"memory_width": 12}),
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
+    "block.conformer.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),

@@ -51,7 +51,12 @@ def test_inputs_that_are_none(inputs: Any, kind: type[Exception], message: str) 
 
 
 @pytest.mark.parametrize(
-    ("embedding", "width"), [("vectors", 8), ({"kind": "conv_frontend", "n_features": 5}, 5)]
+    ("embedding", "width"),
+    [
+        ("vectors", 8),
+        ({"kind": "conv_frontend", "n_features": 5}, 5),
+        ({"kind": "projected_vectors", "n_features": 5}, 5),
+    ],
 )
 def test_vectors_that_are_none(embedding: Any, width: int) -> None:
     spec = {key: value for key, value in SPEC.items() if key != "vocab"}

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Slot, contradiction
 from zoo.layout import LayerList, Layout, Tensor, vector
-from zoo.slots import Attention, Block, FeedForward, Position, Sublayer
+from zoo.slots import Attention, Block, FeedForward, Norm, Position, Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -165,21 +165,37 @@ class Residual(Block):
 
     def _mixing(self) -> list[tuple[str, Attention | FeedForward]]:
         """The parts by which a token may depend on others, by what they are called in a message."""
-        parts = [("attention", self.self_attn), ("attention", self.cross_attn), ("ffn", self.ffn)]
-        return [(f"{slot} `{part.kind}`", part) for slot, part in parts if part is not None]
+        attentions = [part for part in (self.self_attn, self.cross_attn) if part is not None]
+        return [
+            *((f"attention `{part.kind}`", part) for part in attentions),
+            *((f"ffn `{part.kind}`", part) for part in self._feed_forwards().values()),
+        ]
 
     @property
     def by_position(self) -> bool:
-        return self.ffn.incremental
+        return all(part.incremental for part in self._feed_forwards().values())
 
     @property
     def looks_ahead(self) -> tuple[str, ...]:
-        return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()
+        return tuple(
+            f"ffn `{part.kind}`" for part in self._feed_forwards().values() if part.looks_ahead
+        )
+
+    def _branches(self) -> dict[str, Sublayer | None]:
+        """The branches by name, in the order in which they run, with those that are not there."""
+        return {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
 
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that the layer has, by name, in the order in which they run."""
-        named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
-        return {name: branch for name, branch in named.items() if branch and not branch.absent}
+        return {name: one for name, one in self._branches().items() if one and not one.absent}
+
+    def _feed_forwards(self) -> dict[str, FeedForward]:
+        """The branches in the slot `ffn`, by name, with those that are not there."""
+        return {n: one for n, one in self._branches().items() if isinstance(one, FeedForward)}
+
+    def _scales(self) -> dict[str, tuple[float, float]]:
+        """What multiplies each branch's output and the other summand, by the name of the branch."""
+        return {n: (one.residual_scale, one.skip_scale) for n, one in self.sublayers().items()}
 
     def layout(self) -> Layout:
         parts: dict[str, Tensor | Layout | LayerList] = {
@@ -211,11 +227,11 @@ class Residual(Block):
             reads_scheme=self.self_attn.reads is not None,
             takes_global_tokens=self.self_attn.takes_global_tokens,
             incremental=not self.not_incremental,
-            ffn_takes_mask=self.ffn.takes_mask,
+            take_mask={name: one.takes_mask for name, one in self._feed_forwards().items()},
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,
-            scales={n: (s.residual_scale, s.skip_scale) for n, s in self.sublayers().items()},
+            scales=self._scales(),
             skip_from_normed=self.skip_from == "normed",
             learned_scale=self.layer_scale == "learned",
         )
@@ -269,4 +285,53 @@ class ReZero(Residual):
 
         block = self._module(ReZeroBlock)
         block.add_alpha()
+        return block
+
+
+class Conformer(Residual):
+    """The layer `residual` with half a feed-forward network before the attention, a convolution
+    after it, half of another feed-forward network and a norm: x + ffn(x) / 2 with `first_ffn`, then
+    the attention, x + conv(x), and norm(x + ffn(x) / 2), each branch with its own norms too
+    (Conformer: Gulati et al. 2020, arXiv:2005.08100, section 2.4)."""
+
+    arrangement: ClassVar[Literal["sequential"]] = "sequential"  # type: ignore[misc]  # no field
+    first_ffn: Annotated[FeedForward, Slot("ffn")]
+    """The feed-forward network before the attention. Half of its output is added, as of that of
+    `ffn`, which comes last."""
+    conv: Annotated[FeedForward, Slot("ffn", default="gated_conv1d", inherit=False)]
+    """The convolution after the attention."""
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm of the layer's output."""
+
+    @model_validator(mode="after")
+    def _check_placement(self) -> Self:
+        if self.norm_placement == "parallel":
+            raise contradiction(
+                "the branches of a Conformer layer run one after the other", "norm_placement"
+            )
+        return self
+
+    def _branches(self) -> dict[str, Sublayer | None]:
+        return {
+            "first_ffn": self.first_ffn,
+            "self_attn": self.self_attn,
+            "cross_attn": self.cross_attn,
+            "conv": self.conv,
+            "ffn": self.ffn,
+        }
+
+    def _scales(self) -> dict[str, tuple[float, float]]:
+        halves = {"first_ffn": 0.5, "ffn": 0.5}
+        return {n: (halves.get(n, 1.0) * one, skip) for n, (one, skip) in super()._scales().items()}
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        return replace(whole, parts={**whole.parts, "norm": self.norm.layout()})
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.block import ConformerBlock
+        from zoo_components.modules.norm import put_norm
+
+        block = self._module(ConformerBlock)
+        put_norm(block, "norm", self.norm.build())
         return block

@@ -1,6 +1,7 @@
 """The input of a stack: the `embedding` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -168,3 +169,40 @@ class Vectors(Embedding):
         from zoo_components.modules.embedding import Vectors as Module
 
         return Module(positions=scheme, dropout=self.dropout)
+
+
+class ProjectedVectors(Embedding):
+    """Input vectors of any width, such as the bands of a spectrogram, instead of token ids:
+    dropout(projection(norm(x)) + positions), where the projection is a linear map to d_model
+    (w2v-BERT 2.0: Seamless Communication 2023, arXiv:2312.05187)."""
+
+    takes_ids: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {"n_features": 16}
+    n_features: Size
+    """The width of the input vectors."""
+    norm: Annotated[Norm, Slot("norm", width="n_features")]
+    """The norm of the input vectors."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @property
+    def input_width(self) -> int:
+        return self.n_features
+
+    def layout(self) -> Layout:
+        parts = {
+            "norm": self.norm.layout(),
+            "projection": linear(self.n_features, self.d_model),
+        }
+        return Layout({n: p for n, p in parts.items() if p.parts}, f"n_features {self.n_features}")
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.embedding import ProjectedVectors as Module
+
+        return Module(
+            n_features=self.n_features,
+            d_model=self.d_model,
+            norm=self.norm.build(),
+            positions=scheme,
+            dropout=self.dropout,
+        )

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
 from zoo.slots import FeedForward, Norm
 from zoo.toml.limits import MAX_INTEGER
 from zoo_components.activation import Activated, Activation
+from zoo_components.convolution import convolution
 from zoo_components.norm import NoNorm
 
 if TYPE_CHECKING:
@@ -136,6 +137,70 @@ class Conv1d(Activated, FeedForward):
             activation=self.build_activation(),
             bias=self.bias,
             dropout=self.dropout,
+        )
+
+
+class GatedConv1d(Activated, FeedForward):
+    """The convolution module of the Conformer (Gulati et al. 2020, arXiv:2005.08100, section 2.2):
+    down(activation(conv_norm(conv(up(x) * sigmoid(gate(x)))))), where up, gate and down are linear
+    maps of each position, convolutions with kernels of 1, and `conv` has a kernel for each
+    channel."""
+
+    causal: Given[bool] = False
+    kernel_size: Size = 31
+    """The number of positions that each output of the convolution depends on."""
+    sides: Literal["past", "both"] = Field(
+        default_factory=lambda data: "past" if data["causal"] else "both"
+    )
+    """Whether those are the position itself and earlier ones (`past`), or as many earlier as later
+    ones (`both`; of an even kernel, one later less); before the first and after the last there are
+    zeros. `past` by default in a causal stack."""
+    conv_norm: Annotated[Norm, Slot("norm", default="batch_norm", inherit=False, width="d_model")]
+    """The norm after the convolution."""
+    activation: Activation = "silu"
+    """The activation after that norm."""
+    bias: Shared[bool] = True
+    """Whether the maps and the convolution have a bias."""
+    masked_tokens: Literal["kept", "zeroed"] = "zeroed"
+    """Whether the inputs of the convolution at padding and masked tokens are set to 0, so that
+    tokens near them do not depend on these, or kept (wav2vec 2.0 with Conformer layers)."""
+
+    @property
+    def incremental(self) -> bool:
+        return self.kernel_size == 1
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.sides == "both" and self.kernel_size > 2
+
+    @property
+    def takes_mask(self) -> bool:
+        return self.masked_tokens == "zeroed"
+
+    def layout(self) -> Layout:
+        to = linear(self.d_model, self.d_model, bias=self.bias)
+        return Layout(
+            {
+                "gate_proj": to,
+                "up_proj": to,
+                "conv": convolution(self.d_model, self.kernel_size, bias=self.bias),
+                "conv_norm": self.conv_norm.layout(),
+                **self.activation_parts(),
+                "down_proj": linear(self.d_model, self.d_model, bias=self.bias, residual=True),
+            },
+            f"{self.kind} {self.activation}, kernel {self.kernel_size}",
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.ffn import GatedConv1d as Module
+
+        return Module(
+            d_model=self.d_model,
+            kernel_size=self.kernel_size,
+            after=0 if self.sides == "past" else (self.kernel_size - 1) // 2,
+            conv_norm=self.conv_norm.build(),
+            activation=self.build_activation(),
+            bias=self.bias,
         )
 
 

@@ -87,7 +87,11 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         images = torch.randn(2, *signal, generator=generator("images"))
     elif signal is not None:
         source = torch.randn(3, *signal, generator=random)
-        yield Inputs(name="plain", source=source, target=target)
+        plain = Inputs(name="plain", source=source, target=target)
+        yield plain
+        if case.features is not None and case.kind == "encoder" and "attention_mask" in takes:
+            mask = torch.arange(len(source[0])) < len(source[0]) - torch.tensor([[0], [4], [9]])
+            yield replace(plain, name="right", mask=mask)
         return
     memory = None
     if case.memory is not None:

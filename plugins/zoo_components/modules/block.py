@@ -56,7 +56,8 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
 
 class ResidualBlock(nn.Module):
     """x = out_norm(x + dropout(post_norm(f(pre_norm(x))))) for each sublayer f: one after the
-    other, or all from the same x and summed at once."""
+    other, or all from the same x and summed at once. `take_mask` has the names of those that are
+    feed-forward networks, and whether each takes a mask."""
 
     self_attn: Branch
     cross_attn: Branch
@@ -71,7 +72,7 @@ class ResidualBlock(nn.Module):
         reads_scheme: bool,
         takes_global_tokens: bool,
         incremental: bool,
-        ffn_takes_mask: bool,
+        take_mask: Mapping[str, bool],
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -89,7 +90,7 @@ class ResidualBlock(nn.Module):
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
         self.incremental = incremental
-        self.ffn_takes_mask = ffn_takes_mask
+        self.take_mask = dict(take_mask)
         self.dropout = Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -138,8 +139,9 @@ class ResidualBlock(nn.Module):
         """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
         `maps`."""
         f: Branch = getattr(self, name)
-        if name == "ffn":
-            x = self._fed(x, context)
+        weights: torch.Tensor | None = None
+        if name in self.take_mask:
+            x = self._fed(name, x, context)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:
@@ -163,18 +165,19 @@ class ResidualBlock(nn.Module):
                 return_weights=context.return_weights,
                 **further,
             )
-        if name != "ffn" and weights is not None:
+        if weights is not None:
             maps[name] = weights
         x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
         return x if scale == 1.0 else x * scale
 
-    def _fed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """The output of `ffn` for x, (batch, length, d_model)."""
-        if not self.ffn_takes_mask:
-            return at_places(self.ffn, x, context.places)
+    def _fed(self, name: str, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
+        """The output of the feed-forward network `name` for x, (batch, length, d_model)."""
+        f = getattr(self, name)
+        if not self.take_mask[name]:
+            return at_places(f, x, context.places)
         # Where padding is left out, no mask is needed.
         mask = context.tokens if context.places is None else None
-        return at_places(partial(self.ffn, mask=mask), x, context.places)
+        return at_places(partial(f, mask=mask), x, context.places)
 
     def _crossed(
         self, x: torch.Tensor, context: LayerContext
@@ -250,3 +253,17 @@ class ReZeroBlock(ResidualBlock):
     ) -> torch.Tensor:
         """alpha * residual_scale * dropout(post_norm(f(x)))."""
         return local(self.alpha) * super()._branch(name, x, context, maps)
+
+
+class ConformerBlock(ResidualBlock):
+    """A `ResidualBlock` with a norm of its output, `norm` (Gulati et al. 2020, arXiv:2005.08100,
+    section 2.4)."""
+
+    norm: Norm
+
+    def forward(
+        self, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """(..., length, d_model) to the same, and the attention weights by sublayer if asked."""
+        x, maps = super().forward(x, context)
+        return self.norm(x), maps

@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 from torch import nn
 
+from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.norm import widen
+from zoo_components.modules.norm import Norm, put_norm, widen
 
 
 class TokenEmbedding(nn.Module):
@@ -153,6 +154,41 @@ class Vectors(nn.Module):
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
+
+
+class ProjectedVectors(Vectors):
+    """dropout(projection(norm(x)) + positions)."""
+
+    norm: Norm
+
+    def __init__(
+        self,
+        *,
+        n_features: int,
+        d_model: int,
+        norm: nn.Module,
+        positions: PositionScheme | None,
+        dropout: float,
+    ) -> None:
+        super().__init__(positions=positions, dropout=dropout)
+        put_norm(self, "norm", norm)
+        self.projection = Linear(n_features, d_model)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """x: (batch, length, n_features) to (batch, length, d_model); `mask` changes nothing.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        projected = self.projection(self.norm(x))
+        return super().forward(projected, positions, token_types=token_types, mask=mask)
 
 
 def _rows(table: nn.Embedding, ids: torch.Tensor, named: str) -> torch.Tensor:

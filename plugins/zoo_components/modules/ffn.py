@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from zoo.linear import Linear, activated
+from zoo.linear import Linear, activated, together
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
 
@@ -69,6 +70,43 @@ class Conv1d(nn.Module):
         """(..., length, d_model) to (..., length, d_model)."""
         hidden = self.dropout(self.activation(self.up_proj(x.transpose(-1, -2))))
         return self.down_proj(hidden).transpose(-1, -2)
+
+
+class GatedConv1d(nn.Module):
+    """down(activation(conv_norm(conv(up(x) * sigmoid(gate(x)))))), where `conv` has a kernel for
+    each channel, over the position itself, `after` later ones and the rest before it (Gulati et al.
+    2020, arXiv:2005.08100, section 2.2)."""
+
+    conv_norm: Norm
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        kernel_size: int,
+        after: int,
+        conv_norm: nn.Module,
+        activation: nn.Module,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.padding = (kernel_size - 1 - after, after)
+        self.gate_proj = Linear(d_model, d_model, bias=bias)
+        self.up_proj = Linear(d_model, d_model, bias=bias)
+        self.conv = nn.Conv1d(d_model, d_model, kernel_size, groups=d_model, bias=bias)
+        put_norm(self, "conv_norm", conv_norm)
+        self.activation = activation
+        self.down_proj = Linear(d_model, d_model, bias=bias)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., length, d_model) to the same. mask: boolean, (..., length), False where the
+        convolution reads zeros; by default nowhere."""
+        gate, up = together([self.gate_proj, self.up_proj], x)
+        inner = up * gate.sigmoid()
+        if mask is not None:
+            inner = inner.masked_fill(~mask[..., None], 0.0)
+        mixed = self.conv(F.pad(inner.transpose(-1, -2), self.padding)).transpose(-1, -2)
+        return self.down_proj(self.activation(self.conv_norm(mixed)))
 
 
 class ResidualStack(nn.Module):

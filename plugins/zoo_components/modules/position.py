@@ -89,7 +89,7 @@ def sinusoids(
     `half_minus_one`, tensor2tensor's form, the last column is 0.
     """
     n_angles = width // 2 if half_minus_one else (width + 1) // 2
-    k = torch.arange(n_angles, dtype=torch.float64, device="cpu")
+    k = torch.arange(n_angles, dtype=torch.float64, device=positions.device)
     exponent = k / (n_angles - 1) if half_minus_one else 2 * k / width
     angles = positions.double()[:, None] * torch.exp(-math.log(base) * exponent)
     sine, cosine = angles.sin(), angles.cos()

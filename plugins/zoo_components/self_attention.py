@@ -1,0 +1,95 @@
+"""What simple kinds of attention within one sequence have in common, and one of these: the
+`attention` slot."""
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import model_validator
+
+from zoo.component import Probability, Shared, Size
+from zoo.layout import Layout, Tensor, linear
+from zoo.slots import Attention
+from zoo.wording import counted
+from zoo_components.heads import check_default_head_dim
+from zoo_components.projections import ALL, Projections
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo_components.modules.self_attention import Sizes
+
+
+class SelfAttention(Attention):
+    """Multi-head attention of a sequence to itself, with heads that are d_model / n_heads wide, to
+    which kinds of attention to positions add what they have of their own."""
+
+    n_heads: Shared[Size]
+    """The number of heads, each d_model / n_heads wide."""
+    bias: Shared[Projections] = ALL
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
+    for none."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout on the attention weights."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.key_width is not None:
+            raise ValueError(
+                f"`{self.kind}` is about distances within one sequence: choose another kind for "
+                "`cross_attn`"
+            )
+        check_default_head_dim(self.d_model, self.n_heads)
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def against_fused(self) -> None:
+        return None
+
+    def layout(self) -> Layout:
+        width = self.d_model
+        return Layout(
+            {
+                **{f"{p}_proj": linear(width, width, bias=p in self.bias) for p in "qkv"},
+                **self._own_parts(),
+                "o_proj": linear(width, width, bias="o" in self.bias, residual=True),
+            },
+            f"{self.kind}, {counted(self.n_heads, 'head')} of {self.head_dim}",
+            cache=2 * width,
+        )
+
+    def _own_parts(self) -> dict[str, Tensor | Layout]:
+        """The parts beside the maps to queries, keys, values and the output."""
+        return {}
+
+    @property
+    def _sizes(self) -> "Sizes":
+        from zoo_components.modules.self_attention import Sizes
+
+        return Sizes(self.d_model, self.n_heads, tuple(self.bias), self.dropout)
+
+
+class RotatedInput(SelfAttention):
+    """Multi-head attention in which rotary positions turn the layer's input before its maps to
+    queries and keys, not these: the part of the input at each head's place is turned as its queries
+    and keys are in RoFormer (Su et al. 2021, arXiv:2104.09864), and values are made of the input as
+    it is. So are the rotary models of wav2vec 2.0 with Conformer layers (Wang et al. 2020,
+    arXiv:2010.05171, fairseq S2T)."""
+
+    recordable: ClassVar[bool] = True
+
+    @property
+    def rotation_key(self) -> str:
+        return "kind"  # without a rotation it is `multi_head`
+
+    @property
+    def incremental(self) -> bool:
+        return True
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.self_attention import RotatedInputAttention
+
+        return RotatedInputAttention(self._sizes)
