@@ -1,6 +1,7 @@
 """Published checkpoints as models of the zoo, and back: a TOML file for each family.
 
-importing.py            from a checkpoint to a model; `zoo.exporting` is the way back
+importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
+                        `zoo.exporting` is the way back
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
                         new head
 
