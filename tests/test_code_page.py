@@ -79,3 +79,18 @@ def test_a_build_runs_through_the_steps_in_their_order(tmp_path: Path) -> None:
 def test_no_part_of_the_core_is_missing() -> None:
     packages = {path.parent.name for path in (ROOT / "zoo").glob("*/__init__.py")}
     assert packages == set(re.findall(r"`zoo/(\w+)/\w+\.py`", PAGE))
+
+
+def test_a_package_that_lists_its_files_lists_all() -> None:
+    listing = 0
+    for package in (ROOT / "zoo").glob("*/__init__.py"):
+        named = set(
+            re.findall(r"\w+\.py\b", ast.get_docstring(ast.parse(package.read_text())) or "")
+        )
+        files = {path.name for path in package.parent.glob("*.py")} - {"__init__.py"}
+        if named:
+            listing += 1
+            assert (package.parent.name, named) == (package.parent.name, files)
+        else:
+            assert len(files) < 15, f"zoo/{package.parent.name} has many files and lists none"
+    assert listing > 5

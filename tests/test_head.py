@@ -227,6 +227,21 @@ def test_tied_three_ways() -> None:
         ),
         ("encoder", {"head": {"kind": "ctc", "blank": 11}}, "blank = 11 is beyond the vocabulary"),
         ("encoder", {"nsp": True}, 'state `pooler = "pooler"`'),
+        (
+            "encoder",
+            {"head": {"kind": "sentence", "activation": "tanh"}},
+            "`activation` is that of a dense layer: state `d_out`",
+        ),
+        (
+            "encoder",
+            {"head": {"kind": "classifier", "n_classes": 3, "labels": ["a", "b"]}},
+            "there are 2 labels for n_classes = 3",
+        ),
+        (
+            "encoder",
+            {"head": {"kind": "classifier", "n_classes": 2, "labels": ["a", "a"]}},
+            "two labels are the same",
+        ),
     ],
 )
 def test_contradictions(builder: str, fields: dict[str, Any], message: str) -> None:

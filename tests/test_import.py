@@ -49,7 +49,8 @@ from zoo.errors import Place
 from zoo.families import tensor_writer
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.family import Rule, read_family, with_rules
-from zoo.families.importing import plan_import, save_import
+from zoo.families.import_plan import plan_import
+from zoo.families.importing import save_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.reader import Reader
 from zoo.families.registered import Families

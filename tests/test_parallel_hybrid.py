@@ -132,6 +132,7 @@ def test_scales_of_the_spec_are_those_of_both() -> None:
     [
         ({"attention": "mamba2"}, "`mamba2` has a state, and `attention` is what keeps each token"),
         ({"recurrence": "multi_head"}, "`multi_head` keeps each token, and `recurrence` is what"),
+        ({"recurrence": "cross_layer"}, "`cross_layer` reads what the stack has for attention"),
         ({"recurrence": "none"}, "what is side by side is two"),
         ({"attention": {"norms": ["out"]}}, "`attention` cannot have a norm after its own"),
         ({"recurrence": {"skip_scale": 0.5}}, "both are added to one sum, and so have one"),

@@ -83,6 +83,18 @@ MISTAKES = {
         "`train` must be a table, not the string `toy.tsv`",
     ),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
+    "a field for both sides": (
+        'kind = "tsv"',
+        'kind = "jsonl"\nsource = "text"\ntarget = "text"',
+        '"text"\nt',
+        "source and target are the same field",
+    ),
+    "a pair of one field": (
+        'kind = "tsv"',
+        'kind = "jsonl"\nsource = ["a", "a"]\ntarget = "b"',
+        '["a"',
+        "the two texts of a pair are the same field",
+    ),
     "packed pairs": (
         'kind = "tsv"\ntrain = "toy.tsv"',
         'kind = "datasets"\npath = "toy"\nsource = "de"\ntarget = "en"\npacked = true',

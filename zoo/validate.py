@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast, get_args
 
@@ -12,11 +12,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
+from zoo.idle_values import IdleValues, idle_placements
 from zoo.missing_keys import MissingKeys
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
-from zoo.slots import Builder, Sublayer
+from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import dotted, quoted
@@ -36,8 +37,9 @@ def validate(resolved: Resolved) -> ModelSpec:
     """
     validation = _Validation(resolved)
     model = validation.make(resolved.root, {})
-    validation.add_idle()
-    validation.add_idle_placement()
+    for problem in validation.idle.problems(resolved.root):
+        validation.findings.add_once(problem)
+    validation.findings.add(*idle_placements(resolved.root))
     validation.finish()
     if validation.findings or not isinstance(model, Builder):
         raise validation.findings.error()
@@ -54,7 +56,7 @@ class _Validation:
         self.missing = MissingKeys()
         self.not_given: list[Problem] = []
         self.root = resolved.root
-        self.idle: dict[tuple[Node, str], str] = {}
+        self.idle = IdleValues()
 
     def child(self, value: Any, given: Mapping[str, Any]) -> Component:
         component = self.make(value, given) if isinstance(value, Node) else None
@@ -63,9 +65,7 @@ class _Validation:
         return component
 
     def without_effect(self, name: str, reason: str) -> None:
-        node = self.enclosing[-1]
-        where = f" of `{dotted(node.path)}`" if node.path else ""
-        self.idle[node, name] = f"`{name}`{where} {reason}"
+        self.idle.add(self.enclosing[-1], name, reason)
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
         # If the parent has this dimension as a field and does not pass it, its value was wrong.
@@ -216,54 +216,6 @@ class _Validation:
         self.findings.add(*self.missing.problems())
         if not self.findings and self.not_given:
             self.findings.add_error(PluginError(self.not_given[0]))
-
-    def add_idle(self) -> None:
-        """Report the values without effect in all components that read them, one for each field.
-        Values of extended specs are accepted, since this spec cannot remove them from their files;
-        so are the values of a stored spec."""
-        if not self.idle or self.root.table.document.stored:
-            return
-        counted: set[Leaf] = set()
-        idle: dict[str, list[Leaf]] = {}
-        for leaf, reason in self.leaves(self.root):
-            if reason is None:
-                counted.add(leaf)
-            elif leaf.stated and leaf.document is self.root.table.document:
-                idle.setdefault(reason, []).append(leaf)
-        for reason, leaves in idle.items():
-            if left := [leaf for leaf in leaves if leaf not in counted]:
-                self.findings.add_once(Problem(reason, left[0].place()))
-
-    def add_idle_placement(self) -> None:
-        """Report a `norm_placement` over that of a saved spec which this one extends. A full form
-        holds both the placement and the norms of each sublayer, and only these count."""
-        for node in self.root.walk():
-            leaf = node.values.get("norm_placement")
-            if not isinstance(leaf, Leaf) or not leaf.stated or leaf.document.stored:
-                continue
-            branches = [one for one in node.walk() if issubclass(one.cls, Sublayer)]
-            norms = [one for branch in branches if (one := branch.values.get("norms")) is not None]
-            if norms and all(isinstance(one, Leaf) and one.document.stored for one in norms):
-                message = (
-                    "`norm_placement` changes nothing: the saved spec that this one extends states "
-                    "the norms of each sublayer"
-                )
-                where = dotted((*branches[-1].path, "norms"))
-                hint = f"state these, such as `{where}`, and `final_norm`; or extend the short form"
-                self.findings.add(Problem(message, leaf.place(), hint))
-
-    def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
-        """Return the values in a node and below, each with the reason why it has no effect, or None
-        if it has one."""
-        if node.kind is not None:
-            yield node.kind, reason
-        for name, value in node.values.items():
-            why = reason or self.idle.get((node, name))
-            for item in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(item, Node):
-                    yield from self.leaves(item, why)
-                elif item is not None:
-                    yield item, why
 
     def add_contradiction(self, node: Node, context: Mapping[str, Any]) -> None:
         keys = cast("tuple[str, ...]", context["keys"])

@@ -20,7 +20,7 @@ from families.checkpoints import load, make_model, save, without_defaults, write
 from families.inputs import Inputs, make_inputs
 from families.outputs import Outputs, our_outputs, taken, their_outputs
 from zoo import export_folder, import_folder
-from zoo.families.importing import Import, plan_import
+from zoo.families.import_plan import Import, plan_import
 
 TOLERANCE = 1e-5
 """Absolute and relative, in float32."""

@@ -21,7 +21,7 @@ from families.conformance import (
 )
 from families.inputs import LENGTH, SHORT
 from zoo import export_folder, import_folder
-from zoo.families.importing import plan_import
+from zoo.families.import_plan import plan_import
 
 COMPUTED = {
     "bert": (),

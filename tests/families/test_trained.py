@@ -14,7 +14,7 @@ from families.checkpoints import load
 from families.conformance import Report, compare_outputs, make_truth, registry, run
 from families.outputs import our_outputs
 from zoo import export_folder, import_folder
-from zoo.families.importing import plan_import
+from zoo.families.import_plan import plan_import
 
 NAMES = (
     *("bert", "roformer", "deberta-v2", "modernbert", "esm", "xlm"),

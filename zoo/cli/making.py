@@ -128,7 +128,8 @@ def import_and_save(
     """Import a checkpoint. A text in place of a path is an address. Returns the report of `zoo
     import`."""
     from zoo.families.adapters.adapter import FILES as ADAPTER
-    from zoo.families.importing import plan_import, save_import
+    from zoo.families.import_plan import plan_import
+    from zoo.families.importing import save_import
     from zoo.store.addresses import downloaded
     from zoo.store.files import Store
 

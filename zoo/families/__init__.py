@@ -1,1 +1,27 @@
-"""Published checkpoints as models of the zoo, and back: a TOML file for each family."""
+"""Published checkpoints as models of the zoo, and back: a TOML file for each family.
+
+importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
+                        `zoo.exporting` is the way back
+origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
+                        new head
+
+The family:
+registered.py           the families of a registry; table.py, `zoo families`
+family.py               a family file; vocabulary.py, the words that all families share
+expression.py, scope.py its expressions, and the values that they read
+config.py               the `config.json`; class_names.py, the classes that it names
+spec.py                 from a family and a configuration to a spec
+lint.py                 `zoo lint`
+
+The tensors:
+checkpoint.py           those of the checkpoint
+pattern.py, plan.py     names, and which tensors become which
+conversion.py           carries a plan out on all cores; relayout.py, for one tensor
+reader.py               reads tensors; tensor_writer.py writes them, and hashes them on the way
+
+Of some checkpoints:
+sentence.py             the layers that sentence-transformers adds
+marian_tokenizer.py     tokenizers, made of those of Marian
+
+`adapters` merges LoRA adapters, and `quantized` makes floats of quantized tensors.
+"""

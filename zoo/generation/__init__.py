@@ -1,10 +1,19 @@
 """Text from models: `generate` and `stream`, with the methods `Greedy`, `Sampling` and `Beam`.
 
-One file for each step: `request` (what is asked), `prompts` and `inputs` (check what the model is
-given), `decoding` (the model and its cache: from tokens to the scores of the next token), `scores`
-(what is forbidden or forced), `choosing` and `sampling` (from scores to the chosen token), `search`
-(the loop of greedy search and sampling), `drafts` and `speculative` (the same with guessed tokens),
-`beam` (beam search), `copies` (several sequences for a prompt) and `ends` (when a sequence ends).
+generate.py             both functions
+request.py, methods.py  what is asked, and how tokens are chosen
+prompts.py, inputs.py   what the model is given, checked
+decoding.py             the model and its cache: from tokens to the scores of the next one;
+                        recorded.py, as a CUDA graph
+scores.py               what is forbidden or forced
+choosing.py             from scores to the chosen token; sampling.py, to a drawn one
+search.py               the loop of greedy search and sampling; copies.py, several for a prompt
+drafts.py               guessed tokens; speculative.py, the loop with them
+beam.py                 beam search
+ends.py                 when a sequence ends
+evaluating.py           evaluation mode while a model computes
+
+arrange.py packs weights, and quantize.py keeps them in 8 bits, both for speed.
 """
 
 from zoo.generation.arrange import arrange_weights

@@ -1,7 +1,29 @@
 """Tools for plugin authors: `zoo init`, `zoo plugin new` and `zoo plugin check`.
 
-    check.py -> hosts.py (a small model around the component) -> structure.py
-             -> promises.py (calls of its module) -> drivers.py -> inputs.py, assertions.py
+project.py              files of projects, and of new components
+check.py, report.py     the checks of a plugin, in their order, and their results
+hosts.py, sizes.py      the smallest spec around a component
+inputs.py               small random inputs
+assertions.py           what outputs have to be
 
-`project.py` makes new projects. `zoo.testing` makes the checks available to the tests of authors.
+Before the component is called:
+torch_free.py           the file is imported without torch; written.py reads it
+structure.py, state.py  the fields and the tensors
+
+Promises about its calls:
+promises.py             most of them
+branches.py             the branches of a block
+declared.py             what blocks and builders pass on
+learning.py             training
+precision.py            dtypes; rounding.py, what is rounded on the way
+cuts.py, cut_worker.py  parts of a module, in several processes
+elsewhere.py            the same in other processes; workers.py, these processes
+
+How a module is called, and what holds of each output:
+driver.py, drivers.py   what drivers have in common, and one for each slot
+attending.py            attention and blocks; continuing.py, with a cache; tape.py, recorded
+entering.py             embeddings and positions
+whole_models.py         builders
+
+`zoo.testing` makes the checks available to the tests of authors.
 """

@@ -1,2 +1,23 @@
 """`zoo run`: running a model on its task, with the files of its folder: from texts, by its
-tokenizer, or from images, by its settings of them."""
+tokenizer, or from images or sounds, by its settings of them.
+
+runner.py               loads a model, with what its inputs need
+text_model.py           a model of texts; image_model.py, of images; sound_model.py, of sounds
+asked.py                what is asked of it
+tasks.py                from its output to the result; entities.py, labels.py, of classes
+batches.py, media.py    several inputs
+
+Texts:
+text.py                 from text to ids and back; tokenizer_file.py, tokenizer_config.py, the files
+chat.py, languages.py   the prompts of chats and of translators
+sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with
+                        images
+letters.py              the text of a sound
+
+Generating:
+generating.py           what models of texts and of images have in common
+settings.py             how the publisher has set it up; settings_file.py, the file
+stops.py                texts at which it ends
+
+perplexity.py says how well a model predicts a text, for `zoo score`.
+"""

@@ -1,4 +1,7 @@
 """A spec as text: its parts and sizes, as `zoo show` prints them, and its full form.
 
-`zoo.drawing` also uses the decomposition of models in `parts.py` and `children.py`.
+show.py, data.py        what `zoo show` prints, as text and as data
+parts.py, children.py   the decomposition of models, which `zoo.drawing` uses too
+alike.py                layers that differ in numbers alone
+full_form.py            `zoo show --resolved`
 """

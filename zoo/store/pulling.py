@@ -175,7 +175,8 @@ def _fetch_all(
 
 def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:
     """Convert the folder to the zoo's own format, with the published card and licence."""
-    from zoo.families.importing import plan_import, save_import
+    from zoo.families.import_plan import plan_import
+    from zoo.families.importing import save_import
 
     folder = work / "imported"
     plan = plan_import(fetched, name=model.name, registry=registry)

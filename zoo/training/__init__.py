@@ -1,6 +1,40 @@
 """From a recipe to a trained model: `zoo train recipe.toml`.
 
-    recipe.py -> data.py -> tokens.py -> encoding.py -> loop.py -> run.py
+train.py, run.py        joins all the steps; a run in its folder, and its results
+checking.py             a recipe that is checked without training: `zoo validate`
 
-`train.py` joins them. The modules that read a recipe do not import torch.
+The recipe:
+recipe.py               from TOML to tables
+tables.py               the tables; data_tables.py those of the data, optimizer_tables.py those of
+                        the optimiser and the schedule
+start.py, sides.py      the model and the data that it names, and what the model learns of the data
+
+From data to batches:
+lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`
+data.py, split.py       examples, and those that are held out
+labels.py               the labels of a classifier
+recipe_tokens.py        the tokenizers that the recipe asks for; published.py, the special tokens of
+                        a saved model
+tokens.py               a model's tokenizers; reader_tokens.py, that of one that reads whole texts
+encoding.py             examples as ids; masking.py, the tokens that are to be predicted
+batches.py              batches of examples
+
+The steps:
+learner.py, loop.py     the model with its optimiser, and the loop over batches
+objective.py            the loss
+optimization.py         optimisers and learning rates
+frozen.py, low_rank.py  the weights that stay as they are, and those with low-rank updates
+taken_weights.py        the weights from a model with another head
+recompute.py            layers that are computed again in the backward pass
+processes.py            one process or many; lock.py, one run at a time in a folder
+checkpoints.py          what the next step depends on; changes.py, whether a run is the same one
+progress.py, plot.py    what is told of the run
+companions.py           the tokenizers and settings that lie beside the result
+
+The scores of the result:
+scores.py               BLEU, perplexity; reader_scores.py, those of models that read whole texts
+correlation.py, f1.py   the formulas
+
+extras.py imports the packages that training alone needs. The modules that read a recipe do not
+import torch.
 """

@@ -23,7 +23,7 @@ from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides, data_in_words, find_sides
 from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
-from zoo.training.taken import notes_on_unused, taken_weights
+from zoo.training.taken_weights import notes_on_unused, taken_weights
 from zoo.training.tokens import AnyTokens, folder_of
 from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header

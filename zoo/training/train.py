@@ -10,8 +10,8 @@ from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.store.collecting import sweep
-from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
+from zoo.training.companions import write_companions
 from zoo.training.encoding import Parts, encode_parts
 from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
@@ -124,7 +124,7 @@ def _trained(
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
-            write_besides(made, recipe.tokenizer, start, folder)
+            write_companions(made, recipe.tokenizer, start, folder)
     tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
     run = Run(
         recipe,

@@ -19,7 +19,7 @@ from zoo.training.tables import Tokenizer as Table
 from zoo.training.tokens import AnyTokens, Tokens, folder_of
 
 
-def write_besides(tokens: AnyTokens, table: Table, start: Start, folder: Path) -> None:
+def write_companions(tokens: AnyTokens, table: Table, start: Start, folder: Path) -> None:
     """Write the tokenizers of a new run, with the ids of their special tokens.
 
     If they are those of the model that training starts from, all files beside it still hold true:

@@ -1,0 +1,259 @@
+"""Plan the import of a published checkpoint: its family, its spec, and what becomes of each tensor.
+
+Of the tensors, only their names, shapes and dtypes are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zoo.errors import Place, Problem, WeightsError, noted
+from zoo.extends import NAME_PATTERN
+from zoo.families.adapters.adapter import CONFIG as ADAPTER
+from zoo.families.adapters.adapter import read_adapter
+from zoo.families.adapters.merging import adapted
+from zoo.families.adapters.tensor import Adapted
+from zoo.families.checkpoint import Stored, check_folder, find_tensors
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.family import Family, with_rules
+from zoo.families.marian_tokenizer import marian_tokenizers
+from zoo.families.origin import (
+    Companion,
+    OfAdapter,
+    Origin,
+    read_companions,
+    stated_dtype,
+)
+from zoo.families.plan import Plan, active_rules, make_plan
+from zoo.families.quantized.dequantized import dequantized
+from zoo.families.quantized.stated import KEY
+from zoo.families.quantized.tensor import Quantized
+from zoo.families.registered import Families
+from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
+from zoo.families.spec import family_spec
+from zoo.families.vocabulary import ROTARY_KEYS
+from zoo.json_files import JsonFile, json_value, read_json
+from zoo.model_files import COMPANIONS
+from zoo.registry import Registry, load_registry
+from zoo.spec import ModelSpec
+from zoo.weights.file import ITEM_BYTES, Record
+from zoo.wording import quoted
+
+UNKNOWN = "0" * 64
+"""In a record, before the digest of its tensor is known."""
+_OPEN_CLIP = "open_clip_config.json"
+
+
+@dataclass(frozen=True)
+class Import:
+    """A planned import, before any tensor is read; `tensors` are those that will be. `made` are
+    files that the checkpoint does not have, made of some that it has."""
+
+    spec: ModelSpec
+    family: Family
+    plan: Plan
+    tensors: Mapping[str, Stored | Quantized | Adapted]
+    origin: Origin
+    companions: tuple[Companion, ...]
+    made: tuple[Companion, ...]
+    where: Place
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of the tensors that are written."""
+        return sum(record.n_bytes for record in self.records.values())
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """The record of each tensor of the model, with `UNKNOWN` in place of its digest."""
+        dtypes = dict.fromkeys(self.plan.zeros, _usual_dtype(self))
+        for step in self.plan.steps:
+            dtypes.update(dict.fromkeys(step.targets, self.tensors[step.sources[0]].dtype))
+        return {
+            name: Record(dtypes[name], tensor.shape, UNKNOWN)
+            for name, tensor in self.spec.tensors.items()
+        }
+
+    @property
+    def dtypes(self) -> dict[str, list[str]]:
+        """The names of the tensors of floats of each dtype, as a header calls it, the most
+        frequent dtype first."""
+        found: dict[str, list[str]] = {}
+        for name, record in sorted(self.records.items()):
+            if self.spec.tensors[name].dtype == "float":
+                found.setdefault(record.dtype, []).append(name)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def plan_import(
+    source: Path,
+    *,
+    adapter: Path | None = None,
+    name: str | None = None,
+    registry: Registry | None = None,
+) -> Import:
+    """Find the family of a checkpoint, and plan the conversion of each tensor.
+
+    Args:
+        source: a folder with `config.json` and safetensors.
+        adapter: the folder of an adapter that is merged into the tensors.
+        name: the name of the model; by default that of the adapter's folder, or of the source.
+        registry: where families and components are looked up.
+
+    Raises:
+        WeightsError: the configuration or a tensor is missing, damaged or of an unknown kind; or
+            the adapter is, or does not fit.
+        SpecError: the family cannot make a spec of the configuration.
+    """
+    registry = load_registry() if registry is None else registry
+    where = Place(str(source))
+    _check_folder(source, where)
+    file = read_json(source / CONFIG)
+    change = None if adapter is None else read_adapter(adapter)
+    name = (adapter or source).resolve().name if name is None else name
+    _check_name(name, where)
+    families = Families(registry)
+    family = families.family_of(file)
+    words = families.vocabulary.sentence
+    sentence = (words and find_sentence_head(source, words)) or SentenceHead()
+    family = with_rules(family, dense_rules(sentence.tensors))
+    found, quantization = dequantized(find_tensors(source), file)
+    stored = {**found, **sentence.tensors}
+    old_names = {_modern(key, family.legacy): key for key in stored}
+    if len(old_names) < len(stored):
+        message = "it holds a tensor under its old and its new name"
+        raise WeightsError(Problem(message, where))
+    tensors = {key: stored[old] for key, old in old_names.items()}
+    scope = families.scope(family, file, frozenset(tensors))
+    head = {"head": dict(sentence.spec)} if sentence.spec else {}
+    spec = family_spec(scope, name, registry, head)
+    plan = make_plan(spec, scope, active_rules(scope), tensors, where)
+    inert = families.vocabulary.inert | family.ignores | _known_keys(family) | {KEY}
+    if unread := scope.config.unread(inert):
+        raise WeightsError(unread)
+    companions = _companions(source, adapter, sentence.files)
+    _check_json(companions, source)
+    origin = Origin(
+        family=family.name,
+        config=file.text if quantization is None else _without_key(file, KEY),
+        quantization=quantization,
+        adapter=None
+        if change is None
+        else OfAdapter(config=change.file.text, sha256=change.digest()),
+        tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
+        renamed={key: old for key, old in old_names.items() if key != old},
+        files={companion.name: companion.sha256 for companion in companions},
+    )
+    idle = set(plan.dropped) - plan.computed.keys()
+    whole = tensors if change is None else adapted(tensors, change, plan, spec)
+    read = {key: tensor for key, tensor in whole.items() if key not in idle}
+    tokenizers = marian_tokenizers(companions, source)
+    planned = Import(spec, family, plan, read, origin, companions, tokenizers, where)
+    _check_dtypes(planned)
+    usual = next(iter(planned.dtypes))
+    if stated_dtype(file.data) in (None, usual):
+        return planned
+    return replace(planned, origin=origin.model_copy(update={"dtype": usual}))
+
+
+def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
+    """The files that come along. Those beside an adapter, which was trained with them, take the
+    place of those of the checkpoint."""
+    found = {one.name: one for one in read_companions(source, (*COMPANIONS, *more))}
+    if adapter is not None:
+        found |= {one.name: one for one in read_companions(adapter, COMPANIONS)}
+    return tuple(found.values())
+
+
+def _check_folder(source: Path, where: Place) -> None:
+    """Raise `WeightsError` if there is no such folder, or it holds an adapter, or a model in the
+    form of OpenCLIP alone."""
+    check_folder(
+        source,
+        "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one of "
+        "the Hugging Face hub, and `zoo pull` fetches named models",
+    )
+    if (source / ADAPTER).is_file():
+        message = f"{ADAPTER} says that there is an adapter"
+        hint = (
+            "`--adapter` names the folder of an adapter, and SRC that of its model: two folders, "
+            "since `transformers` merges what is beside weights"
+        )
+        raise WeightsError(Problem(message, where, hint))
+    if (source / _OPEN_CLIP).is_file() and not os.path.lexists(source / CONFIG):
+        message = f"{_OPEN_CLIP} says that the weights are in the form of OpenCLIP, which no family"
+        hint = f"take a folder that holds the form of `transformers` too, with a {CONFIG}"
+        raise WeightsError(Problem(f"{message} reads", where, hint))
+
+
+def _without_key(file: JsonFile, key: str) -> str:
+    """The text of a JSON file without a key of its object."""
+    left = {name: value for name, value in file.data.items() if name != key}
+    return json.dumps(left, indent=2, ensure_ascii=False) + "\n"
+
+
+def _check_name(name: str, where: Place) -> None:
+    """Raise `WeightsError` if a model cannot have this name."""
+    if not NAME_PATTERN.fullmatch(name):
+        message = f"{quoted(name)} cannot be the name of a model"
+        hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
+        raise WeightsError(Problem(message, where, hint))
+
+
+def _known_keys(family: Family) -> frozenset[str]:
+    """Return the keys of configurations of which a family knows the meaning, by its expressions or
+    through `rope()`. It does not read each for each checkpoint: some have no use for it."""
+    names, keys = family.needed
+    return keys | ROTARY_KEYS if "rope" in names else keys
+
+
+def _check_json(companions: Iterable[Companion], source: Path) -> None:
+    """Raise `WeightsError` if a JSON file that is copied, such as a tokenizer's, is not valid."""
+    problems: list[Problem] = []
+    for companion in companions:
+        if companion.name.endswith(".json"):
+            with noted(problems):
+                json_value(source / companion.name, companion.data)
+    if problems:
+        raise WeightsError(problems)
+
+
+def _modern(key: str, legacy: Mapping[str, str]) -> str:
+    for old, new in legacy.items():
+        key = key.replace(old, new)
+    return key
+
+
+def _usual_dtype(found: Import) -> str:
+    """Return the most frequent dtype of the tensors."""
+    names = [tensor.dtype for tensor in found.tensors.values()]
+    return max(sorted(set(names)), key=names.count)
+
+
+def _check_dtypes(found: Import) -> None:
+    problems = [
+        Problem(
+            f"the tensor `{key}` is {tensor.dtype}, which is not stored",
+            Place(str(tensor.path)),
+            help=f"stored are {', '.join(ITEM_BYTES)}",
+        )
+        for key, tensor in found.tensors.items()
+        if tensor.dtype not in ITEM_BYTES
+    ]
+    if problems:
+        raise WeightsError(problems)
+    for step in found.plan.steps:
+        for key in step.sources:
+            dtype = found.tensors[key].dtype
+            if (dtype == "I64") != (found.spec.tensors[step.targets[0]].dtype == "int64"):
+                message = f"the tensor `{key}` is {dtype}, which `{step.targets[0]}` cannot be"
+                problems.append(Problem(message, found.where))
+            elif dtype != found.tensors[step.sources[0]].dtype:
+                message = f"`{key}` is {dtype}, and `{step.sources[0]}`, beside it, is not"
+                problems.append(Problem(message, found.where))
+    if problems:
+        raise WeightsError(problems)
