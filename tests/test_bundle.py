@@ -19,9 +19,11 @@ from huggingface_hub import ModelCard
 import zoo
 from zoo.bundle import read_bundle, write_bundle
 from zoo.cli import run
-from zoo.provenance.card import CardFields, LicenseWarning, stated_license
+from zoo.provenance.card import CardFields, LicenseWarning, card_text, stated_license
 from zoo.provenance.lock import Upstream
 from zoo.weights.reader import read_header
+
+PROJECTS = Path(__file__).parent / "projects"
 
 TINY = {
     "format": 1,
@@ -114,6 +116,20 @@ def test_hubs_read_the_metadata_of_the_card(bundle: Path) -> None:
     assert data["license"] == "apache-2.0"
     assert data["library_name"] == "zoo"
     assert data["tags"] == ["zoo", "transformer", "text-generation"]
+
+
+def test_the_card_names_the_components_that_a_bundle_does_not_hold(project: Path) -> None:
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    zoo.save(zoo.build("spec.toml"), "own")
+    text = (bundled(project / "own", Path("bundle")) / "README.md").read_text()
+    digest = hashlib.sha256(Path("plugins/bilinear.py").read_bytes()).hexdigest()
+    named = [line for line in text.splitlines() if line.startswith("- `")]
+    assert named == [f"- `ffn.bilinear`, a file with the SHA-256 `{digest}`"]
+    lock = replace(read_bundle(Path("bundle")).lock, plugins={"ffn.a": "their-parts 1.2"})
+    text = card_text(zoo.read_spec("spec.toml"), lock, CardFields())
+    assert " names them:\n\n- `ffn.a`, of `their-parts 1.2`\n\n| |" in text
+    lock = replace(lock, plugins={"ffn.mlp": "zoo 0.1.0"})
+    assert "needs" not in card_text(zoo.read_spec("spec.toml"), lock, CardFields())
 
 
 def test_the_same_model_gives_the_same_bundle(bundle: Path, saved: Path) -> None:

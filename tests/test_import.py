@@ -438,6 +438,22 @@ def test_a_family_of_a_project_extends_a_shipped_one(project: Path) -> None:
         torch.testing.assert_close(zoo.load("mine").eval()(ids), theirs(ids).logits)
 
 
+def test_two_families_of_one_name_or_model_type(project: Path) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    shipped = Path(__file__).parent.parent / "plugins/zoo_families/llama.toml"
+    mine = project / "families/mine.toml"
+    mine.write_text('extends = "llama"\nformat = 1\nmodel_type = ["mine", "llama"]\n')
+    with pytest.raises(zoo.SpecError, match="two families read the `model_type` `llama`") as error:
+        _ = Families(zoo.load_registry()).by_model_type
+    (problem,) = error.value.problems
+    assert problem.place == Place(str(mine))
+    assert [place.file for _, place in problem.related] == [str(shipped)]
+    mine.rename(mine.with_name("llama.toml"))
+    with pytest.raises(zoo.SpecError, match=r"`llama` is there twice\n(.*\n)*.*help: .*rename one"):
+        _ = Families(zoo.load_registry()).by_model_type
+
+
 def toy_scope(project: Path, model_type: str, **config: Any) -> Scope:
     """The scope of the family of the docs, with three layers, for another model type."""
     page = (Path(__file__).parent.parent / "docs/write-a-family.md").read_text()

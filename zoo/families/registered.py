@@ -38,7 +38,8 @@ class Families:
             if (first := found.setdefault(path.stem, path)) != path:
                 related = (("the first", Place(str(first))),)
                 message = f"the family {quoted(path.stem)} is there twice"
-                raise SpecError(Problem(message, Place(str(path)), related=related))
+                hint = "a family has the name of its file: rename one"
+                raise SpecError(Problem(message, Place(str(path)), hint, related))
         return found
 
     def _files(self) -> Iterator[Path]:
@@ -55,9 +56,11 @@ class Families:
         found: dict[str, str] = {}
         for name, path in self.paths.items():
             for model_type in _model_types(path):
-                if found.setdefault(model_type, name) != name:
-                    message = f"{quoted(found[model_type])} reads {quoted(model_type)} already"
-                    raise SpecError(Problem(message, Place(str(path))))
+                if (first := found.setdefault(model_type, name)) != name:
+                    related = (("the first", Place(str(self.paths[first]))),)
+                    message = f"two families read the `model_type` {quoted(model_type)}"
+                    hint = "a checkpoint is read by one: take it out of `model_type` of the other"
+                    raise SpecError(Problem(message, Place(str(path)), hint, related))
         return found
 
     def family(self, name: str) -> Family:

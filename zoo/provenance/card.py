@@ -37,7 +37,7 @@ import zoo
 
 model = zoo.load("PATH")   # this folder; every tensor is checked
 ```
-
+{needs}
 | | |
 |---|---|
 | spec | `{spec}` |
@@ -89,9 +89,25 @@ def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:
         parameters=spec.n_parameters,
         spec=spec.digest,
         content=lock.content,
+        needs=_needs(lock.plugins),
         license=fields.license,
         source=f"`{source.name}` at `{source.revision}`" if source else "not stated",
     )
+
+
+def _needs(plugins: Mapping[str, str]) -> str:
+    """Return a paragraph with the components that do not ship with the zoo, which a bundle does not
+    hold."""
+    own = [
+        f"- `{name}`, " + (f"a file with the SHA-256 `{digest}`" if digest else f"of `{origin}`")
+        for name, origin in plugins.items()
+        if not origin.startswith("zoo ")
+        for digest in (origin.partition("sha256:")[2],)
+    ]
+    if not own:
+        return ""
+    told = "It needs components that do not ship with the zoo. A `registry.toml` of yours names"
+    return "\n".join(["", f"{told} them:", "", *own, ""])
 
 
 def read_card(path: Path) -> str:
