@@ -61,6 +61,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
+    "position.rotary_class_grid": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
     "attention.gated_bias": {"position": "t5_buckets"},

@@ -156,6 +156,7 @@ COMPONENTS: Mapping[str, Case] = {
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
     "position.rotary_llama3": Case({"factor": 4.0, "original_length": 64}),
     "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
+    "position.rotary_class_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),

@@ -15,6 +15,7 @@ import zoo
 from zoo_components.modules.rotary import GridRotaryPositions, RotaryPositions
 from zoo_components.relative import Alibi, T5Buckets
 from zoo_components.rotary import (
+    ClassGridRotary,
     DynamicRotary,
     GridRotary,
     LongRotary,
@@ -88,6 +89,25 @@ def test_rows_and_columns(pairs: str, fraction: float) -> None:
     assert torch.equal(rotation(x)[..., :n_before, :], x[..., :n_before, :])
 
 
+def test_rows_columns_and_a_class_token() -> None:
+    """Of an image of 2 rows and 3 columns, after a vector whose angles are learned."""
+    head, rows, columns = 8, 2, 3
+    description = described(ClassGridRotary, head, base=50.0, grid=(1, rows, columns))
+    module = description.build().double()
+    torch.nn.init.normal_(module.class_angles)
+    angles = [module.class_angles.tolist()]
+    for row in range(rows):
+        for column in range(columns):
+            angles.append([c / 50.0 ** (k / 2) for c in (row, column) for k in range(2)])
+    expected = torch.tensor(angles, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, head, dtype=torch.float64)
+    wanted = turned(x, expected, interleaved=False, clockwise=False)
+    found = module.rotation(torch.arange(7), torch.float64)(x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    (found * torch.randn_like(found)).sum().backward()
+    assert module.class_angles.grad is not None
+
+
 IMAGES: dict[str, Any] = {
     "format": 1,
     "name": "m",
@@ -117,6 +137,10 @@ def test_the_grid_is_that_of_the_patches() -> None:
     [
         ({"n_heads": 8}, "rows and columns turn equally many pairs: head_dim * fraction = 2"),
         ({"embedding": "tokens", "vocab": 9}, "these are positions of the patches of an image"),
+        (
+            {"position": "rotary_class_grid", "n_registers": 2},
+            "for one vector before the patches, the class token, and here are 3",
+        ),
     ],
 )
 def test_no_grid(changes: dict[str, Any], message: str) -> None:

@@ -47,6 +47,7 @@ OTHERS = {
     "chinese_clip",
     "chinese_clip_vision_model",
     "altclip_vision_model",
+    "mlcd_vision_model",
     "vit_mae",
     "audio-spectrogram-transformer",
 }

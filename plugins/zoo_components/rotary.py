@@ -123,6 +123,41 @@ class GridRotary(Rotary):
         return self._module(partial(GridRotaryPositions, grid=stated(self.grid)))
 
 
+class ClassGridRotary(GridRotary):
+    """Queries and keys of the patches of an image are rotated by angles that grow with the row of
+    the patch, in one half of the pairs, and with its column, in the other half, those of the class
+    token by learned angles (MLCD: An et al. 2024, arXiv:2407.17331). Of the n pairs of a half, the
+    k-th is rotated by c / base**(k / n), where c is the row or the column, counted from 0."""
+
+    site: ClassVar[str] = "rotary"
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
+    """The longest wavelength is about 2 pi times this, in patches; `rope_theta` in
+    configurations."""
+
+    @model_validator(mode="after")
+    def _check_class_token(self) -> Self:
+        if (n_before := stated(self.grid)[0]) != 1:
+            raise contradiction(
+                "there are learned angles for one vector before the patches, the class token, and "
+                f"here are {n_before}",
+                "class_token",
+                "distillation_token",
+                "n_registers",
+            )
+        return self
+
+    def layout(self) -> Layout:
+        n_pairs = self.rotated_width // 2
+        angles = Tensor((n_pairs,), "embedding", fan_in=1, fan_out=n_pairs)
+        return Layout({"class_angles": angles})
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import ClassGridRotaryPositions
+
+        _, _, columns = stated(self.grid)
+        return self._module(partial(ClassGridRotaryPositions, columns=columns))
+
+
 class LinearRotary(Rotary):
     """Rotary positions with all positions divided by `factor` (Chen et al. 2023,
     arXiv:2306.15595)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
 from zoo.position import PositionScheme, Rotation
 from zoo_components.modules.constant import Constant
@@ -134,3 +135,40 @@ class GridRotaryPositions(RotaryPositions):
         turned = (positions >= n_before)[..., None, None] * coordinates[..., None]
         frequencies = 2 * math.pi * self.frequencies(positions, dtype)
         return (turned * frequencies).flatten(-2)
+
+
+class ClassGridRotaryPositions(RotaryPositions):
+    """Rotates the first half of the pairs by the row of a patch, and the others by its column, and
+    those of the class token, which comes first, by the learned `class_angles` (An et al. 2024,
+    arXiv:2407.17331).
+
+    Args:
+        columns: the number of patches in a row.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: int,
+        width: int,
+        interleaved: bool,
+        clockwise: bool,
+        frequencies: Frequencies,
+        magnitude: float,
+    ) -> None:
+        super().__init__(
+            width=width,
+            interleaved=interleaved,
+            clockwise=clockwise,
+            frequencies=frequencies,
+            magnitude=magnitude,
+        )
+        self.columns = columns
+        self.class_angles = nn.Parameter(torch.empty(width // 2))
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
+        patch = (positions - 1).clamp(min=0)
+        places = torch.stack([patch // self.columns, patch % self.columns], -1).to(dtype)
+        turned = (places[..., None] * self.frequencies(positions, dtype)).flatten(-2)
+        return torch.where((positions < 1)[..., None], self.class_angles.to(dtype), turned)
