@@ -99,9 +99,7 @@ translating."""
     "-n",
     "--max-new-tokens",
     type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Generate at most so many tokens.",
+    help="Generate at most so many tokens.  [default: 64; of a sound, as many as fit]",
 )
 @click.option(
     "--beams",
@@ -148,12 +146,14 @@ translating."""
 @click.option(
     "--source-language",
     metavar="LANG",
-    help="With a translator such as NLLB: the language of the texts, as its tokenizer names it.",
+    help="With a translator such as NLLB: the language of the texts, as its tokenizer names it."
+    " With Whisper: that of the sounds, such as `de`.  [default: that of the folder, or detected]",
 )
 @click.option(
     "--target-language",
     metavar="LANG",
-    help="With a translator such as NLLB: the language to translate into.",
+    help="With a translator such as NLLB: the language to translate into. With Whisper: `en`, to"
+    " translate into English.",
 )
 @click.option(
     "--stop",
@@ -207,9 +207,9 @@ def run(context: click.Context, /, **given: Any) -> None:
     options.check()
 
     from zoo.generation import quantize_weights
+    from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
-    from zoo.running.text_model import TextModel
 
     with _options_named(context):
         options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
@@ -225,7 +225,7 @@ def run(context: click.Context, /, **given: Any) -> None:
         gc.enable()  # the standard input may have any number of lines
         _refuse_unfitting(context, found)
         source, target = options.source_language, options.target_language
-        if isinstance(found, TextModel) and (source or target):
+        if not isinstance(found, ImageModel) and (source or target):
             found = found.translating(source=source, target=target)
         _answer_inputs(found, options.asked(found, context.obj()), options)
 
@@ -241,7 +241,7 @@ class _Options(NamedTuple):
     chat: bool
     system: str | None
     pairs: bool
-    max_new_tokens: int
+    max_new_tokens: int | None
     beams: int | None
     n_answers: int
     sample: bool | None
@@ -339,18 +339,18 @@ class _Options(NamedTuple):
         """What is asked of the model. Raises ZooError if it does not fit it."""
         from zoo.running.asked import Asked
         from zoo.running.sound_model import SoundModel
-        from zoo.running.tasks import GENERATING
         from zoo.running.text_model import TextModel
 
-        method = None
-        if not isinstance(model, SoundModel) and model.task in GENERATING:
-            method = self.method(model.settings)
+        method = self.method(model.settings) if _generates(model) else None
         draft = self.draft_for(model, registry) if isinstance(model, TextModel) else None
+        start, most_new = self.start or None, self.max_new_tokens
+        if most_new is None:
+            most_new = model.most_new(start) if isinstance(model, SoundModel) else 64
         return Asked(
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=most_new,
             method=method,
             eos=self.eos,
-            start=self.start or None,
+            start=start,
             stop=self.stop,
             draft=draft,
             cuda_graph=self.cuda_graph,
@@ -384,18 +384,27 @@ _EXCLUSIVE = (
 
 def _refuse_unfitting(context: click.Context, model: TextModel | ImageModel | SoundModel) -> None:
     """Raise UsageError if an option is given that does not apply to the model."""
-    from zoo.running.sound_model import SoundModel
-    from zoo.running.tasks import GENERATING
+    from zoo.running.image_model import ImageModel
     from zoo.running.text_model import TextModel
 
     name = model.transformer.spec.name
     if not isinstance(model, TextModel):
-        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *_LANGUAGES)
+        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
         _refuse(context, no_texts, f"{name} takes no texts")
+    if isinstance(model, ImageModel):
+        _refuse(context, _LANGUAGES, f"{name} takes no texts")
     if not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
-    if isinstance(model, SoundModel) or model.task not in GENERATING:
+    if not _generates(model):
         _refuse(context, _GENERATING, f"{name} generates no text")
+
+
+def _generates(model: TextModel | ImageModel | SoundModel) -> bool:
+    """Whether the model's task is one of generating text."""
+    from zoo.running.tasks import GENERATING
+
+    generates = model.transformer.spec.model.generation is not None
+    return model.task in GENERATING or (model.task == "transcribe" and generates)
 
 
 def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:
