@@ -213,13 +213,16 @@ def make_whisper(folder: Path) -> None:
     sizes = {"encoder_layers": 1, "decoder_layers": 1}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16}
     sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_source_positions": 50}
-    ids = {"eos_token_id": eos, "pad_token_id": eos, "decoder_start_token_id": start}
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eos)
+    ids["decoder_start_token_id"] = start
     config = transformers.WhisperConfig(**sizes, **ids, vocab_size=263, max_target_positions=32)
     model = transformers.WhisperForConditionalGeneration(config)
-    model.generation_config.update(
+    model.generation_config = transformers.GenerationConfig(
+        **ids,
         lang_to_id={"<|en|>": en, "<|de|>": de},
         task_to_id={"translate": translate, "transcribe": transcribe},
         no_timestamps_token_id=no_times,
+        begin_suppress_tokens=[eos],
     )
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(chunk_length=1).save_pretrained(folder)

@@ -124,7 +124,7 @@ class SpeechSettings(Settings):
         name = language.lower()
         code = _codes().get(name, _code(name))
         if code not in known:
-            hint = "it is one for sounds in a single language"
+            hint = "its generation_config.json states no languages (`lang_to_id`)"
             if known:
                 hint = did_you_mean(name, [*known, *_names_of(known)])
             raise InputError(Problem(f"the model has no language {quoted(language)}", help=hint))
