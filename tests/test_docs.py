@@ -167,7 +167,8 @@ def make_image_checkpoints(folder: Path) -> None:
 
 
 def make_sound_checkpoints(folder: Path) -> None:
-    """Write checkpoints of wav2vec 2.0 and HuBERT that a user has downloaded, and two sounds."""
+    """Write checkpoints of wav2vec 2.0, HuBERT and Whisper that a user has downloaded, and sounds.
+    The Whisper hears a second."""
     import json
     import wave
 
@@ -188,12 +189,44 @@ def make_sound_checkpoints(folder: Path) -> None:
         extractor = transformers.Wav2Vec2FeatureExtractor()
         extractor.save_pretrained(folder / f"{name}-checkpoint")
     tokenizer.save_pretrained(folder / "speech-checkpoint")
-    for name in ("speech", "yes"):
+    make_whisper(folder / "whisper-checkpoint")
+    for name, n_times in (("speech", 1), ("yes", 1), ("talk", 4)):
         with wave.open(str(folder / f"{name}.wav"), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(16000)
-            file.writeframes(bytes(range(256)) * 40)
+            file.writeframes(bytes(range(256)) * 40 * n_times)
+
+
+def make_whisper(folder: Path) -> None:
+    """A Whisper that hears a second, in a folder, with a tokenizer of bytes."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"]
+    tokenizer.add_special_tokens([*special, "<|transcribe|>", "<|notimestamps|>"])
+    eos, start, en, de, translate, transcribe, no_times = range(256, 263)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16}
+    sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_source_positions": 50}
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eos)
+    ids["decoder_start_token_id"] = start
+    config = transformers.WhisperConfig(**sizes, **ids, vocab_size=263, max_target_positions=32)
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.generation_config = transformers.GenerationConfig(
+        **ids,
+        lang_to_id={"<|en|>": en, "<|de|>": de},
+        task_to_id={"translate": translate, "transcribe": transcribe},
+        no_timestamps_token_id=no_times,
+        begin_suppress_tokens=[eos],
+    )
+    model.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(chunk_length=1).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def make_assistant(folder: Path) -> None:

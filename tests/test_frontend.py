@@ -70,6 +70,20 @@ def test_convolutions(fields: dict[str, Any], frames: int) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kernel_sizes", [(3, 3), (5, 4), (2, 1)])
+@pytest.mark.parametrize("strides", [(1, 2), (3, 2), (1, 1)])
+def test_the_most_frames_of_so_many_vectors(
+    kernel_sizes: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    fields = {"d_model": 4, "n_features": 3, "kernel_sizes": kernel_sizes, "strides": strides}
+    description = ConvFrontend(kind="conv_frontend", **fields)
+    module = description.build()
+    for n_vectors in (5, 6):
+        most = description.most_inputs(n_vectors)
+        n_made = [module(torch.zeros(1, n, 3), torch.arange(99)).shape[1] for n in (most, most + 1)]
+        assert n_made == [n_vectors, n_vectors + 1]
+
+
 def test_a_model_of_a_signal() -> None:
     """As in Whisper: the encoder gets features, twice as long as the sequence it attends to."""
     data = {

@@ -273,10 +273,10 @@ class Embedding(Plugin):
     inputs of the model are ids (batch, length), vectors (batch, length, width), or images (batch,
     channels, height, width) of one shape, the `image_shape`; `positions` are (length,) or (batch,
     length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
-    embedding of vectors states their `input_width`, and if it changes the length, its module has a
-    method `embedded_length(length)`; one of sounds, vectors of width 1, states its
-    `shortest_sound`, one of their spectrograms its `spectrogram_shape`, and one of images its
-    `n_vectors`. `build` receives the module of the position scheme to add, or None.
+    embedding of vectors states their `input_width`, and if it changes the length, it states
+    `most_inputs`, and its module has a method `embedded_length(length)`; one of sounds, vectors of
+    width 1, states its `shortest_sound`, one of their spectrograms its `spectrogram_shape`, and one
+    of images its `n_vectors`. `build` receives the module of the position scheme to add, or None.
     """
 
     vocab: Given[int | None] = None
@@ -308,10 +308,15 @@ class Embedding(Plugin):
         return None
 
     @property
-    def spectrogram_shape(self) -> tuple[int, int] | None:
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
         """The (frames, bands) of the spectrograms that it is called with, (batch, frames, bands),
-        the logarithms of the power in bands of mel, if it is."""
+        the logarithms of the power in bands of mel, if it is; without a number of frames, if any
+        number fits."""
         return None
+
+    def most_inputs(self, n_vectors: int) -> int:
+        """The most vectors of its input that become this many."""
+        return n_vectors
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
@@ -564,9 +569,10 @@ class Builder(Plugin):
         return None
 
     @property
-    def spectrogram_shape(self) -> tuple[int, int] | None:
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
         """The (frames, bands) of the spectrograms of sounds that the model is called with, (batch,
-        frames, bands); None if it is called with anything else."""
+        frames, bands), without a number of frames if any number fits; None if it is called with
+        anything else."""
         return None
 
     @property

@@ -131,9 +131,19 @@ class EncoderDecoder(OfStacks):
         return images_of(source=self.encoder)
 
     @property
+    def shortest_sound(self) -> int | None:
+        return self.encoder.embedding.shortest_sound
+
+    @property
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
+        return self.encoder.spectrogram_shape
+
+    @property
     def task(self) -> Task | None:
         if self.generation is None:
             return None
+        if self.hears:
+            return "transcribe"
         return "caption" if self.images else "translate"
 
     def layout(self) -> Layout:
@@ -224,8 +234,8 @@ class Encoder(OneStack):
         return self.encoder.embedding.shortest_sound
 
     @property
-    def spectrogram_shape(self) -> tuple[int, int] | None:
-        return self.encoder.embedding.spectrogram_shape
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
+        return self.encoder.spectrogram_shape
 
     @property
     def task(self) -> Task | None:

@@ -58,6 +58,15 @@ class ConvFrontend(Embedding):
         return self.n_features
 
     @property
+    def spectrogram_shape(self) -> tuple[int | None, int]:
+        return None, self.n_features
+
+    def most_inputs(self, n_vectors: int) -> int:
+        for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
+            n_vectors = n_vectors * stride - 1 + kernel - 2 * (kernel // 2)
+        return n_vectors
+
+    @property
     def incremental(self) -> bool:
         return False
 

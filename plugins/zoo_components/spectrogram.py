@@ -61,7 +61,7 @@ class SpectrogramPatches(Embedding):
         return self.n_features
 
     @property
-    def spectrogram_shape(self) -> tuple[int, int]:
+    def spectrogram_shape(self) -> tuple[int | None, int]:
         return self.n_frames, self.n_features
 
     @property

@@ -421,6 +421,15 @@ class EncoderStack(Stack):
     causal: bool = False
     """Whether a position attends only to itself and earlier positions."""
 
+    @property
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
+        """`Embedding.spectrogram_shape`; where any number of frames fits the embedding, that which
+        becomes as many vectors as there are positions."""
+        shape, longest = self.embedding.spectrogram_shape, self.position.longest
+        if shape is None or shape[0] is not None or longest is None:
+            return shape
+        return self.embedding.most_inputs(longest), shape[1]
+
     def layout(self) -> Layout:
         return replace(super().layout(), generates=False)  # causal or not
 

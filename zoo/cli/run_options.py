@@ -34,7 +34,7 @@ class RunOptions(NamedTuple):
     chat: bool
     system: str | None
     pairs: bool
-    max_new_tokens: int
+    max_new_tokens: int | None
     beams: int | None
     n_answers: int
     sample: bool | None
@@ -132,18 +132,18 @@ class RunOptions(NamedTuple):
         """What is asked of the model. Raises ZooError if it does not fit it."""
         from zoo.running.asked import Asked
         from zoo.running.sound_model import SoundModel
-        from zoo.running.tasks import GENERATING
         from zoo.running.text_model import TextModel
 
-        method = None
-        if not isinstance(model, SoundModel) and model.task in GENERATING:
-            method = self.method(model.settings)
+        method = self.method(model.settings) if generates(model) else None
         draft = self.draft_for(model, registry) if isinstance(model, TextModel) else None
+        start, most_new = self.start or None, self.max_new_tokens
+        if most_new is None:
+            most_new = model.most_new(start) if isinstance(model, SoundModel) else 64
         return Asked(
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=most_new,
             method=method,
             eos=self.eos,
-            start=self.start or None,
+            start=start,
             stop=self.stop,
             draft=draft,
             cuda_graph=self.cuda_graph,
@@ -173,6 +173,14 @@ _EXCLUSIVE = (
     ("texts", "labels", "--label is compared with images, and --texts reads none; take one"),
 )
 """Options of which only one can be given, and what is said of both."""
+
+
+def generates(model: Runner) -> bool:
+    """Whether the model's task is one of generating text."""
+    from zoo.running.tasks import GENERATING
+
+    writes = model.transformer.spec.model.generation is not None
+    return model.task in GENERATING or (model.task == "transcribe" and writes)
 
 
 def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:

@@ -23,7 +23,7 @@ from zoo.cli.options import (
     weights_option,
 )
 from zoo.cli.output import print_report
-from zoo.cli.run_options import DRAWING, RunOptions, message
+from zoo.cli.run_options import DRAWING, RunOptions, generates, message
 from zoo.errors import InputError, Place
 from zoo.wording import for_terminal
 
@@ -92,9 +92,7 @@ _GENERATING = (
     "-n",
     "--max-new-tokens",
     type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Generate at most so many tokens.",
+    help="Generate at most so many tokens.  [default: 64; of a sound, as many as fit]",
 )
 @click.option(
     "--beams",
@@ -141,12 +139,14 @@ _GENERATING = (
 @click.option(
     "--source-language",
     metavar="LANG",
-    help="With a translator such as NLLB: the language of the texts, as its tokenizer names it.",
+    help="With a translator such as NLLB: the language of the texts, as its tokenizer names it."
+    " With Whisper: that of the sounds, such as `de`.  [default: that of the folder, or detected]",
 )
 @click.option(
     "--target-language",
     metavar="LANG",
-    help="With a translator such as NLLB: the language to translate into.",
+    help="With a translator such as NLLB: the language to translate into. With Whisper: `en`, to"
+    " translate into English.",
 )
 @click.option(
     "--stop",
@@ -200,9 +200,9 @@ def run(context: click.Context, /, **given: Any) -> None:
     options.check()
 
     from zoo.generation import quantize_weights
+    from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
-    from zoo.running.text_model import TextModel
 
     with _options_named(context):
         options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
@@ -218,24 +218,25 @@ def run(context: click.Context, /, **given: Any) -> None:
         gc.enable()  # the standard input may have any number of lines
         _refuse_unfitting(context, found)
         source, target = options.source_language, options.target_language
-        if isinstance(found, TextModel) and (source or target):
+        if not isinstance(found, ImageModel) and (source or target):
             found = found.translating(source=source, target=target)
         _answer_inputs(found, options.asked(found, context.obj()), options)
 
 
 def _refuse_unfitting(context: click.Context, model: Runner) -> None:
     """Raise UsageError if an option is given that does not apply to the model."""
-    from zoo.running.sound_model import SoundModel
-    from zoo.running.tasks import GENERATING
+    from zoo.running.image_model import ImageModel
     from zoo.running.text_model import TextModel
 
     name = model.transformer.spec.name
     if not isinstance(model, TextModel):
-        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup", *_LANGUAGES)
+        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
         _refuse(context, no_texts, f"{name} takes no texts")
+    if isinstance(model, ImageModel):
+        _refuse(context, _LANGUAGES, f"{name} takes no texts")
     if not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
-    if isinstance(model, SoundModel) or model.task not in GENERATING:
+    if not generates(model):
         _refuse(context, _GENERATING, f"{name} generates no text")
 
 

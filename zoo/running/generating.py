@@ -1,4 +1,4 @@
-"""What models of texts and of images have in common that generate text."""
+"""What models of texts, of images and of sounds have in common that generate text."""
 
 from __future__ import annotations
 
@@ -93,11 +93,15 @@ class Writer:
         nothing = Generated(ids=(), score=0.0, ended="eos")
         return self._result(with_others([nothing] * self.request.method.n_answers))
 
+    def shown(self, ids: Sequence[int]) -> str:
+        """The text of ids, up to where it stops."""
+        text = self.text.decode(ids)
+        return text if self.stops is None else self.stops.before(text)
+
     def _result(self, found: Generated) -> dict[str, Any]:
-        shown = self.text.decode(found.ids[:-1] if found.ended == "eos" else found.ids)
         others = [self._result(one) for one in found.others]
         return {
-            "text": shown if self.stops is None else self.stops.before(shown),
+            "text": self.shown(found.ids[:-1] if found.ended == "eos" else found.ids),
             "ids": list(found.ids),
             "score": found.score,
             "ended": found.ended,

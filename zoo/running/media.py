@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-import torch
-
 from zoo.errors import InputError, Place, Problem, placed
 
 Medium = TypeVar("Medium")
+Read = TypeVar("Read")
 
 
 def places_of(media: Sequence[object], kind: str) -> list[Place]:
@@ -19,12 +18,10 @@ def places_of(media: Sequence[object], kind: str) -> list[Place]:
     return [Place(path or f"{kind} {number}") for number, path in enumerate(paths, 1)]
 
 
-def read_each(
-    media: Iterable[tuple[Medium, Place]], read: Callable[[Medium], torch.Tensor]
-) -> list[torch.Tensor]:
+def read_each(media: Iterable[tuple[Medium, Place]], read: Callable[[Medium], Read]) -> list[Read]:
     """What `read` makes of each at its place. Raises InputError with the problems of all of
     them."""
-    found: list[torch.Tensor] = []
+    found: list[Read] = []
     problems: list[Problem] = []
     for medium, place in media:
         try:

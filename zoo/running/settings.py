@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,6 +26,7 @@ TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""
 
 UNSUPPORTED: Mapping[str, Any] = {
+    "compression_ratio_threshold": None,
     "constraints": None,
     "diversity_penalty": 0.0,
     "dola_layers": None,
@@ -36,9 +37,12 @@ UNSUPPORTED: Mapping[str, Any] = {
     "force_words_ids": None,
     "forced_decoder_ids": None,
     "guidance_scale": 1.0,
+    "logprob_threshold": None,
     "max_time": None,
+    "no_speech_threshold": None,
     "num_beam_groups": 1,
     "penalty_alpha": None,
+    "return_timestamps": False,
     "sequence_bias": None,
     "stop_strings": None,
     "token_healing": False,
@@ -94,6 +98,8 @@ class Settings(BaseModel):
                 one = stated.pop()
                 if isinstance(one, list):
                     stated += one
+                elif isinstance(one, dict):
+                    stated += one.values()
                 elif one is not None and one >= vocab:
                     (found,) = outside_vocabulary(f"`{name}`", one, vocab).problems
                     raise WeightsError(found._replace(place=Place(self.read_from)))
@@ -219,7 +225,16 @@ def _published_name(message: str) -> str:
     return f"`{_NAMES.get(name, name)}`{rest}"
 
 
-def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Settings:
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def read_settings(
+    folder: Path,
+    config: str | None,
+    *,
+    has_source: bool,
+    kind: type[AnySettings] = Settings,  # type: ignore[assignment]
+) -> AnySettings:
     """Read the settings of a folder's `generation_config.json`.
 
     If it has none, they are those of `config`, the text of the `config.json` that the model was
@@ -231,15 +246,16 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
         config: the text of the config.json.
         has_source: whether the model has an encoder. A decoder's texts begin with the prompt, and
             nothing is forced there.
+        kind: which settings are read, of which those of some models have more.
 
     Raises:
         WeightsError: the settings are damaged.
     """
     values, path = read_values(folder, config)
     if values == {}:
-        return Settings()
+        return kind()
     try:
-        found = Settings.model_validate(values)
+        found = kind.model_validate(values)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         # One value has several errors if it may be of several types.
@@ -249,7 +265,9 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
             message = f"`{first['loc'][0]}` {message}"
         raise unreadable(message, path) from None
     unsupported = [
-        name for name, neutral in UNSUPPORTED.items() if values.get(name) not in (None, neutral)
+        name
+        for name, neutral in UNSUPPORTED.items()
+        if values.get(name) not in (None, neutral) and name not in kind.model_fields
     ]
     changes: dict[str, Any] = {"read_from": str(path)}
     # Of several, `transformers` gives all the same score: its greedy search takes the least, its

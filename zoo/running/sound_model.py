@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem
+from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
@@ -20,18 +23,46 @@ from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.labels import read_labels
+from zoo.running.generating import Writer
+from zoo.running.labels import published_config, read_labels
 from zoo.running.letters import Letters, read_letters, without_blanks
 from zoo.running.media import places_of, read_each
+from zoo.running.settings import read_settings
+from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
-from zoo.sounds.files import read_sound
+from zoo.running.text import Text, read_text
+from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import SoundSettings, check_length, read_sound_settings
+from zoo.sounds.windows import Window, windows_of
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.reader import read_header
 
 if TYPE_CHECKING:
     from zoo.transformer import EncodingSounds
+
+N_WINDOWS = 8
+"""The most windows of a sound in a batch."""
+LONGEST_TEXT = 448
+"""The most tokens of the text of a window, with those that it begins with, if the model has
+positions for any number: as many as Whisper has."""
+_TIME = re.compile(r"<\|\d+\.\d+\|>")
+"""A token for a time in the text, which tokenizers do not count among the special ones."""
+
+
+class Heard(NamedTuple):
+    """A sound as the model takes it.
+
+    Args:
+        windows: the parts of the sound that are each given to the model, mostly one.
+        given: the waveform of each, (windows, samples, 1), or its spectrogram, (windows, frames,
+            bands).
+        rate: how many samples of the sound there are in a second.
+    """
+
+    windows: list[Window]
+    given: torch.Tensor
+    rate: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +72,16 @@ class SoundModel:
     Args:
         transformer: the model.
         sound_settings: how sounds become waveforms or spectrograms.
-        letters: what its ids stand for, if it writes down what is said.
+        letters: what its ids stand for, if it scores letters for each part of a sound.
+        text: turns ids into text, if it generates this.
+        settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     sound_settings: SoundSettings
     letters: Letters
+    text: Text
+    settings: SpeechSettings
 
     def __repr__(self) -> str:
         """One line, and not all modules."""
@@ -63,7 +98,8 @@ class SoundModel:
     ) -> Self:
         """Load a model with the files beside it in its folder: how sounds become what it takes
         (`preprocessor_config.json`, or `processor_config.json`) and, for a model that writes down
-        what is said, its letters (`vocab.json`).
+        what is said, its letters (`vocab.json`), or if it generates text, its tokenizer and its
+        settings of generation, as `zoo.TextModel.load`.
 
         The arguments are those of `zoo.load`.
 
@@ -79,12 +115,16 @@ class SoundModel:
         if not spec.model.hears:
             others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
             raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
-        settings = read_sound_settings(path.parent, spec.model.spectrogram_shape)
-        how = spec.model.transcription
-        letters = Letters() if how is None else read_letters(path.parent, how)
-        return cls(
-            load(path_or_name, device=device, dtype=dtype, registry=registry), settings, letters
-        )
+        folder, how = path.parent, spec.model.transcription
+        sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
+        letters = Letters() if how is None else read_letters(folder, how)
+        text, settings = read_text(folder), SpeechSettings()
+        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
+        if (generation := spec.model.generation) is not None:
+            config = published_config(transformer.origin)
+            settings = read_settings(folder, config, has_source=True, kind=SpeechSettings)
+            settings.check_begin(generation.target_vocab)
+        return cls(transformer, sound_settings, letters, text, settings)
 
     @property
     def task(self) -> Task:
@@ -101,11 +141,47 @@ class SoundModel:
             )
         return spec.model.task
 
+    def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
+        """Take this model, which knows several languages, for two of them.
+
+        Args:
+            source: the language that is spoken: its code, `de`, or its name, `german`. By default
+                it is detected, unless the model's folder states it.
+            target: the language that is written: `en`, into which other languages are translated,
+                or the source. By default the latter, unless the model's folder says otherwise.
+
+        Raises:
+            InputError: the model generates no text, there is no such language, or it is not
+                translated into this one.
+        """
+        if self.transformer.spec.model.generation is None:
+            raise InputError(f"{self.transformer.spec.name} knows no languages")
+        settings = self.settings
+        if source is not None:
+            settings = settings.speaking(source)
+        if target is not None:
+            settings = settings.writing(target)
+        return replace(self, settings=settings)
+
+    def most_new(self, start: int | Sequence[int] | None = None) -> int:
+        """The most tokens that the model has positions for, of the text of a window that begins
+        with `start`, or as the model's folder says; 448 with these if it has any number."""
+        how = self.transformer.spec.model.generation
+        longest = LONGEST_TEXT if how is None or how.longest is None else how.longest
+        begin = self.settings.begin() if start is None else start
+        return max(1, longest - (len(begin) if isinstance(begin, Sequence) else 1))
+
     def run(
         self,
         sounds: Iterable[str | os.PathLike[str] | bytes],
         *,
         top: int | None = None,
+        max_new_tokens: int | None = None,
+        method: Greedy | Sampling | Beam | None = None,
+        eos: int | None = None,
+        start: int | Sequence[int] | None = None,
+        stop: Sequence[str] = (),
+        cuda_graph: bool = False,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
         """Run the model's task: write down what is said, classify sounds, or embed them. Each sound
@@ -114,18 +190,34 @@ class SoundModel:
         Args:
             sounds: paths of WAV files, or bytes of files.
             top: how many of the likeliest classes are told; five by default.
+            max_new_tokens: the most tokens that are generated for a window; by default `most_new`.
+            method, eos, start, stop, cuda_graph: for a model that generates text, as in
+                `TextModel.run`; there is one text of a sound. A `start` is in place of the ids of a
+                language and a task too.
             places: where each sound is, for messages; by default a file's path, or `sound 2`.
 
         Returns:
-            A result for each sound: its `task`, and depending on the task the `text` and its `ids`;
-            the likeliest `classes`; or `embedding`, what the model's pooler makes of the states, or
-            without one their mean.
+            A result for each sound: its `task`, and depending on the task the `text` and its `ids`,
+            of a generated text also `score` and `ended` (see `zoo.Generated`), the `language` that
+            is spoken, if the model knows several, and if the sound is longer than what the model
+            hears at once, all this for each of its `windows`, with their `begin` and `end` in
+            seconds; the likeliest `classes`; or `embedding`, what the model's pooler makes of the
+            states, or without one their mean.
 
         Raises:
             InputError: the model has no task, or a sound does not fit it.
             WeightsError: what the model computes is NaN.
         """
-        return self.answers(sounds, Asked(top=top), places)
+        asked = Asked(
+            max_new_tokens=self.most_new(start) if max_new_tokens is None else max_new_tokens,
+            method=method,
+            eos=eos,
+            start=start,
+            stop=stop,
+            cuda_graph=cuda_graph,
+            top=top,
+        )
+        return self.answers(sounds, asked, places)
 
     def answers(
         self,
@@ -137,31 +229,93 @@ class SoundModel:
         if isinstance(sounds, str | bytes) or not isinstance(sounds, Iterable):
             raise InputError('sounds are a list, of one sound too: `run(["speech.wav"])`')
         sounds, task = list(sounds), self.task
-        check_top(asked.top, task, self.transformer.spec.name)
+        spec = self.transformer.spec
+        check_top(asked.top, task, spec.name)
+        if spec.model.generation is None:
+            asked.refuse_generating(spec.name)
+        elif asked.method is not None and asked.method.n_answers > 1:
+            raise InputError("one text is written of a sound: leave `n_answers` out")
         if places is None:
             places = places_of(sounds, "sound")
         results: list[dict[str, Any]] = []
+        numbers = count()
         for batch in cut(range(len(sounds))):
             asked_for = [(sounds[place], places[place]) for place in batch]
-            prepared = read_each(asked_for, self._prepared)
-            results += [{"task": task, **self._read(one, task, asked.top)} for one in prepared]
+            for heard in read_each(asked_for, self._heard):
+                if spec.model.generation is None:
+                    found = self._read(heard.given, task, asked.top)
+                else:
+                    found = self._written(heard, asked, numbers)
+                results.append({"task": task, **found})
         return results
 
-    def _prepared(self, sound: str | os.PathLike[str] | bytes) -> torch.Tensor:
-        """The waveform of a sound, (samples, 1), or its spectrogram, (frames, bands). Raises
-        InputError if it does not fit the model."""
-        read = read_sound(sound)
-        prepared = self.sound_settings.prepared(read)
+    def _heard(self, sound: str | os.PathLike[str] | bytes) -> Heard:
+        """A sound as the model takes it. Raises InputError if it does not fit the model."""
+        read, settings = read_sound(sound), self.sound_settings
+        windows = [Window(0, len(read.samples))]
+        if settings.longest is not None:
+            windows = windows_of(read.samples, settings.longest, settings.sampling_rate)
+        parts = [Sound(read.samples[one.start : one.end], read.rate) for one in windows]
+        given = torch.stack([settings.prepared(part) for part in parts])
         if (shortest := self.transformer.spec.model.shortest_sound) is not None:
             check_length(read.samples, shortest)
-        return prepared
+        return Heard(windows, given, read.rate)
 
-    def _read(self, prepared: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
-        """Run the model on a waveform or a spectrogram, and read off the result."""
+    def _written(self, heard: Heard, asked: Asked, numbers: Iterator[int]) -> dict[str, Any]:
+        """Generate the text of a sound, of its windows side by side; each batch of them has one of
+        the `numbers`."""
+        language, start = None, asked.start
+        if start is None:
+            start, language = self._begin(heard)
+        writer = Writer.read(
+            self.transformer, self.text, self.settings, replace(asked, start=start or None)
+        )
+        found = [
+            one
+            for at in range(0, len(heard.windows), N_WINDOWS)
+            for one in writer.results(heard.given[at : at + N_WINDOWS], batch=next(numbers))
+        ]
+        # What follows a text at which to stop is not written.
+        n_told = 1 + next((n for n, one in enumerate(found) if one["ended"] == "stop"), len(found))
+        found = found[:n_told]
+        told = {} if language is None else {"language": language}
+        result = {**_joined(found, writer), **told}
+        if len(heard.windows) == 1:
+            return result
+        windows = [
+            {"begin": window.start / heard.rate, "end": window.end / heard.rate}
+            | {**one, "text": _spoken(one["text"])}
+            for window, one in zip(heard.windows, found, strict=False)
+        ]
+        return {**result, "windows": windows}
+
+    def _begin(self, heard: Heard) -> tuple[list[int], str | None]:
+        """The ids that the text of a sound begins with, and the code of the language among them. A
+        language that is not stated is the likeliest of the first window."""
+        begin, languages = self.settings.begin(), self.settings.languages
+        if None in begin:
+            model, ids = self.transformer, [*languages.values()]
+            with torch.inference_mode(), evaluating(model):
+                given = self._on_device(heard.given[:1])
+                target = torch.tensor([begin[:1]], device=given.device)
+                scores = cast("Any", model)(given, target)[0, -1]
+            check_numbers(scores, model.spec.name)
+            begin[1] = ids[int(scores[ids].argmax())]
+        codes = {id_: code for code, id_ in languages.items()}
+        language = next((codes[id_] for id_ in begin[1:2] if id_ in codes), None)
+        return cast("list[int]", begin), language
+
+    def _on_device(self, given: torch.Tensor) -> torch.Tensor:
+        """Waveforms or spectrograms where the model is, in its dtype."""
+        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
+        return given.to(input_device(self.transformer), dtype)
+
+    def _read(self, given: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
+        """Run the model on a waveform, (1, samples, 1), or a spectrogram, (1, frames, bands), and
+        read off the result."""
         model = self.transformer
-        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         with torch.inference_mode(), evaluating(model):
-            given = prepared[None].to(input_device(model), dtype)
+            given = self._on_device(given)
             if task == "embed":
                 output = cast("EncodingSounds", model).encode_sound(given)[0]
             else:
@@ -174,3 +328,22 @@ class SoundModel:
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": output.tolist()}
+
+
+def _joined(found: Sequence[dict[str, Any]], writer: Writer) -> dict[str, Any]:
+    """The text of windows as one. It ended by its length if that of any window did."""
+    shown: list[int] = []
+    for one in found:
+        shown += one["ids"][:-1] if one["ended"] == "eos" else one["ids"]
+    ends = [one["ended"] for one in found]
+    return {
+        "text": _spoken(writer.shown(shown)),
+        "ids": [id_ for one in found for id_ in one["ids"]],
+        "score": sum(one["score"] for one in found),
+        "ended": "length" if "length" in ends else ends[-1],
+    }
+
+
+def _spoken(text: str) -> str:
+    """A text without tokens for times, and without the space that its first word begins with."""
+    return _TIME.sub("", text).strip()

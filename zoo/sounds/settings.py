@@ -1,6 +1,6 @@
 """How sounds become waveforms or spectrograms, as the publisher of a model has set it up.
 
-The settings are those of two feature extractors of `transformers`, in the
+The settings are those of three feature extractors of `transformers`, in the
 `preprocessor_config.json` of a model's folder, or under `feature_extractor` in its
 `processor_config.json`. A setting that is not known here is refused: ignored, it would give the
 model other numbers than those of its training.
@@ -9,19 +9,21 @@ model other numbers than those of its training.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Problem, WeightsError, in_order
-from zoo.processor_files import read_processor_file
+from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import RATE, WINDOW, log_mel
+from zoo.sounds.slaney import slaney_log_mel
 from zoo.value_errors import value_message
-from zoo.wording import did_you_mean, dotted
+from zoo.wording import did_you_mean, dotted, quoted
 
 INERT = frozenset(
     {"padding_value", "padding_side", "return_attention_mask", "processor_class", "tokenizer_class"}
@@ -35,12 +37,17 @@ class SoundSettings(BaseModel, ABC):
     """What a model is given of a sound, with the defaults of `transformers`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    inert: ClassVar[frozenset[str]] = INERT
+    """Settings that change nothing."""
 
-    feature_size: Literal[1] = 1
     sampling_rate: Annotated[int, Field(gt=0)] = RATE
     """How many samples there are in a second."""
-    do_normalize: bool = True
-    """Whether the numbers are shifted and scaled."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most samples that the model hears at once, so that a longer sound is given to it in
+        windows; None if any sound is given to it as a whole."""
+        return None
 
     def prepared(self, sound: Sound) -> torch.Tensor:
         """What the model is given of a sound, (length, width). Raises InputError if it has another
@@ -65,6 +72,9 @@ class WaveformSettings(SoundSettings):
     1."""
 
     feature_extractor_type: Literal["Wav2Vec2FeatureExtractor"] = "Wav2Vec2FeatureExtractor"
+    feature_size: Literal[1] = 1
+    do_normalize: bool = True
+    """Whether the numbers are shifted and scaled."""
 
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
         if self.do_normalize:
@@ -73,11 +83,28 @@ class WaveformSettings(SoundSettings):
 
 
 class SpectrogramSettings(SoundSettings):
+    """How a spectrogram is made of a sound."""
+
+    shaped_by: ClassVar[str]
+    """What to do about another shape than the model's, for messages."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """The (frames, bands) of the spectrograms."""
+
+
+class KaldiSettings(SpectrogramSettings):
     """How a spectrogram is made of a sound: a log-mel filter bank, of which the end is cut off or
     zeros are added, and which is less the `mean` and over twice the `std` with `do_normalize`."""
 
+    shaped_by: ClassVar[str] = "state the frames as `max_length` and the bands as `num_mel_bins`"
+
     feature_extractor_type: Literal["ASTFeatureExtractor"] = "ASTFeatureExtractor"
+    feature_size: Literal[1] = 1
     sampling_rate: Literal[16000] = RATE
+    do_normalize: bool = True
+    """Whether the numbers are shifted and scaled."""
     num_mel_bins: Annotated[int, Field(gt=0)] = 128
     """The number of bands."""
     max_length: Annotated[int, Field(gt=0)] = 1024
@@ -85,11 +112,69 @@ class SpectrogramSettings(SoundSettings):
     mean: float = -4.2677393
     std: Annotated[float, Field(gt=0)] = 4.5689974
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.max_length, self.num_mel_bins
+
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
         check_length(samples, WINDOW)
         found = log_mel(samples, self.num_mel_bins)[: self.max_length]
         found = F.pad(found, (0, 0, 0, self.max_length - len(found)))
         return (found - self.mean) / (self.std * 2) if self.do_normalize else found
+
+
+class SlaneySettings(SpectrogramSettings):
+    """How a spectrogram is made of a sound, after which zeros are added up to `chunk_length`
+    seconds: with Slaney's filters, and in the range of `zoo.sounds.slaney`."""
+
+    inert: ClassVar[frozenset[str]] = INERT - {"padding_value", "padding_side"} | {
+        *("mel_filters", "n_samples", "nb_max_frames"),  # are computed from others
+        "do_normalize",  # is read by no one
+    }
+    shaped_by: ClassVar[str] = (
+        "state the bands as `feature_size`; there are `chunk_length * sampling_rate / hop_length` "
+        "frames"
+    )
+
+    feature_extractor_type: Literal["WhisperFeatureExtractor"]
+    sampling_rate: Annotated[int, Field(ge=16000)] = RATE  # the highest band ends at half of it
+    feature_size: Annotated[int, Field(gt=0)] = 80
+    """The number of bands."""
+    n_fft: Annotated[int, Field(gt=1, le=16000)] = 400
+    """The samples of a frame."""
+    hop_length: Annotated[int, Field(gt=0)] = 160
+    """The samples between two."""
+    chunk_length: Annotated[int, Field(gt=0)] = 30
+    """How many seconds the model hears at once."""
+    padding_value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """What follows a shorter sound."""
+    padding_side: Literal["right"] = "right"
+    dither: Annotated[float, Field(ge=0, le=0)] = 0.0
+
+    @property
+    def longest(self) -> int:
+        return self.chunk_length * self.sampling_rate
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.longest // self.hop_length, self.feature_size
+
+    def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
+        samples = F.pad(samples, (0, self.longest - len(samples)), value=self.padding_value)
+        return slaney_log_mel(
+            samples,
+            n_bands=self.feature_size,
+            rate=self.sampling_rate,
+            n_fft=self.n_fft,
+            hop=self.hop_length,
+        )
+
+
+SPECTROGRAMS: Mapping[str, type[SpectrogramSettings]] = {
+    "ASTFeatureExtractor": KaldiSettings,
+    "WhisperFeatureExtractor": SlaneySettings,
+}
+"""The settings of spectrograms, by their `feature_extractor_type`."""
 
 
 def check_length(samples: torch.Tensor, shortest: int) -> None:
@@ -100,32 +185,35 @@ def check_length(samples: torch.Tensor, shortest: int) -> None:
         )
 
 
-def read_sound_settings(folder: Path, spectrogram_shape: tuple[int, int] | None) -> SoundSettings:
+def read_sound_settings(
+    folder: Path, spectrogram_shape: tuple[int | None, int] | None
+) -> SoundSettings:
     """Read what the model in a folder is given of a sound. As in `transformers`, the
     `feature_extractor` of a `processor_config.json` counts before a `preprocessor_config.json`, and
     null means what is not written.
 
     Args:
         folder: the model's.
-        spectrogram_shape: the (frames, bands) of what it takes; None if it takes waveforms.
+        spectrogram_shape: the (frames, bands) of what it takes, without a number of frames if any
+            number fits; None if it takes waveforms.
 
     Raises:
         WeightsError: there is no such file; it cannot be read; a setting is not known or has a
             wrong value, of which all problems are reported; or they make spectrograms of another
             shape.
     """
-    kind = WaveformSettings if spectrogram_shape is None else SpectrogramSettings
-    what = "waveforms" if spectrogram_shape is None else "spectrograms"
+    what, example = "waveforms", '{"sampling_rate": 16000, "do_normalize": true}'
+    if spectrogram_shape is not None:
+        each = (f'{{"feature_extractor_type": "{name}"}}' for name in SPECTROGRAMS)
+        what, example = "spectrograms", "` or `".join(each)
     file = read_processor_file(
-        folder,
-        "feature_extractor",
-        what=f"how sounds become {what}",
-        example='{"sampling_rate": 16000, "do_normalize": true}',
+        folder, "feature_extractor", what=f"how sounds become {what}", example=example
     )
+    kind = WaveformSettings if spectrogram_shape is None else _kind(file)
     given = file.settings.items()
     try:
         settings = kind.model_validate(
-            {key: value for key, value in given if value is not None and key not in INERT}
+            {key: value for key, value in given if value is not None and key not in kind.inert}
         )
     except ValidationError as error:
         problems = []
@@ -138,15 +226,28 @@ def read_sound_settings(folder: Path, spectrogram_shape: tuple[int, int] | None)
             place = file.place(*keys)
             problems.append(Problem(f"`{dotted(keys)}` {message}", place, hint))
         raise WeightsError(in_order(problems)) from None
-    if isinstance(settings, SpectrogramSettings):
-        made = (settings.max_length, settings.num_mel_bins)
-        if made != spectrogram_shape:
+    if isinstance(settings, SpectrogramSettings) and spectrogram_shape is not None:
+        frames, bands = spectrogram_shape
+        wanted = (settings.shape[0] if frames is None else frames, bands)
+        if settings.shape != wanted:
             raise WeightsError(
                 Problem(
-                    f"these settings make spectrograms of the shape {made}, and the model takes "
-                    f"{spectrogram_shape}",
+                    f"these settings make spectrograms of the shape {settings.shape}, and the "
+                    f"model takes {wanted}",
                     file.place(),
-                    "state the frames as `max_length` and the bands as `num_mel_bins`",
+                    settings.shaped_by,
                 )
             )
     return settings
+
+
+def _kind(file: ProcessorFile) -> type[SpectrogramSettings]:
+    """The settings of spectrograms that a file is about. Raises WeightsError if it is about none,
+    or does not say."""
+    stated = file.settings.get("feature_extractor_type")
+    if not isinstance(stated, str) or stated not in SPECTROGRAMS:
+        names = " or ".join(f"`{name}`" for name in SPECTROGRAMS)
+        told = "must be stated" if stated is None else f"{quoted(stated)} is not supported"
+        place = file.place("feature_extractor_type")
+        raise WeightsError(Problem(f"`feature_extractor_type` {told}", place, f"it is {names}"))
+    return SPECTROGRAMS[stated]

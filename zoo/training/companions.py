@@ -11,7 +11,7 @@ from zoo.atomic import new_file, remove_file, write_text
 from zoo.families.origin import Companion, read_companions
 from zoo.model_files import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.labels import published_config
-from zoo.running.settings import SettingsWarning, read_settings
+from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
@@ -58,7 +58,8 @@ def _settings(tokens: Tokens, start: Start, folder: Path) -> dict[str, Any] | No
     has_source = start.sides.has_source
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingsWarning)  # for who generates
-        found = read_settings(folder, published_config(start.origin), has_source=has_source)
+        config = published_config(start.origin)
+        found: Settings = read_settings(folder, config, has_source=has_source)
     ends = found.eos_token_id
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     begins = not has_source or found.decoder_start_token_id == tokens.bos

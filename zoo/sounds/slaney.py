@@ -1,0 +1,60 @@
+"""Log-mel spectrograms with Slaney's filters (Auditory Toolbox, 1998), as librosa computes them and
+as Whisper was trained with (Radford et al. 2022, arXiv:2212.04356)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+HIGHEST = 8000.0
+"""The frequency at which the highest band ends, in Hz; the lowest begins at 0."""
+FLOOR = 1e-10
+"""The least power of a band."""
+RANGE = 8.0
+"""How far below the greatest power of a spectrogram its numbers may be, in powers of 10."""
+LINEAR = 3 / 200
+"""The mel of a Hz below 1,000 Hz, which are 15 mel."""
+STEP = math.log(6.4) / 27
+"""The logarithm of the ratio of two frequencies above that are 1 mel apart."""
+
+
+def slaney_log_mel(
+    samples: torch.Tensor, *, n_bands: int, rate: int, n_fft: int, hop: int
+) -> torch.Tensor:
+    """The logarithms, to base 10, of the power in bands of mel, of frames of `n_fft` samples with a
+    Hann window, whose centers are `hop` samples apart. The samples are mirrored at their ends. What
+    is further below the greatest than `RANGE` is lifted to it; then 4 is added, and all is divided
+    by 4.
+
+    Args:
+        samples: (n,), more than n_fft / 2 of them.
+        n_bands: the number of bands.
+        rate: how many samples there are in a second.
+        n_fft: the samples of a frame.
+        hop: the samples between two.
+
+    Returns:
+        (n // hop, n_bands), in float32. It is computed in float64.
+    """
+    window = torch.hann_window(n_fft, dtype=torch.float64)
+    spectra = torch.stft(samples.double(), n_fft, hop, window=window, return_complex=True)
+    power = spectra[:, : len(samples) // hop].abs().square().T @ _bands(n_bands, rate, n_fft).T
+    logs = power.clamp(min=FLOOR).log10()
+    return ((logs.clamp(min=float(logs.max()) - RANGE) + 4.0) / 4.0).float()
+
+
+def _bands(n_bands: int, rate: int, n_fft: int) -> torch.Tensor:
+    """The weight of each frequency in each band, (n_bands, n_fft // 2 + 1): a triangle in Hz of the
+    area 1, whose corners are the peaks of the bands beside it. The peaks are evenly spaced in
+    mel."""
+    highest = 15 + math.log(HIGHEST / 1000) / STEP
+    corners = _hertz(torch.linspace(0, highest, n_bands + 2, dtype=torch.float64))[:, None]
+    at = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * (rate / n_fft)
+    left, peak, right = corners[:-2], corners[1:-1], corners[2:]
+    rising, falling = (at - left) / (peak - left), (right - at) / (right - peak)
+    return torch.minimum(rising, falling).clamp(min=0.0) * (2 / (right - left))
+
+
+def _hertz(mel: torch.Tensor) -> torch.Tensor:
+    return torch.where(mel < 15, mel / LINEAR, 1000 * ((mel - 15) * STEP).exp())
