@@ -92,7 +92,7 @@ def test_saved_weights_may_state_a_value_that_changes_nothing() -> None:
     spec["decoder"]["block"]["self_attn"]["window_sides"] = "both"
     with pytest.raises(zoo.SpecError, match="`window_sides`"):
         zoo.read_spec(spec)
-    assert spec_of(from_weights(spec, "weights"), zoo.load_registry()).name == "m"
+    assert spec_of(from_weights(spec, "weights", {}), zoo.load_registry()).name == "m"
 
 
 def test_where_it_is_written(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_vocabulary_that_nothing_reads_is_refused(fields: Data, key: str, told
     (problem,) = error.value.problems
     assert problem.message == f"`{key}` changes nothing: {told}"
     stored = zoo.read_spec(fields).to_dict() | {key: 5}  # by a zoo that accepted it
-    found = spec_of(from_weights(stored, "weights"), zoo.load_registry())
+    found = spec_of(from_weights(stored, "weights", {}), zoo.load_registry())
     assert found.digest == zoo.read_spec(fields).digest
 
 
