@@ -569,7 +569,7 @@ def test_it_is_told_and_recorded(tmp_path: Path) -> None:
     put(tmp_path / "source", small, FP8)
     command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
     made = subprocess.run([*command, "a"], cwd=tmp_path, capture_output=True, text=True)
-    told = "quantized weights (fp8) as the floats that they stand for, in BF16"
+    told = "quantized weights (fp8) as the floats that they stand for, in bfloat16"
     assert told in made.stdout.splitlines()
     data = subprocess.run([*command, "b", "--json"], cwd=tmp_path, capture_output=True, text=True)
     assert json.loads(data.stdout)["quantization"] == "fp8"

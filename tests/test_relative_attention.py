@@ -48,7 +48,7 @@ def relative(
     """Equation in section 3.3 of Dai et al. (2019), whose u and v are the biases of content and of
     position."""
     q, k = part(w, "q", x, h), part(w, "k", y, h)
-    r = part(w, "distance", sinusoids(i - j, a.base), h)
+    r = part(w, "distance", sinusoids(i - j, a.distance_base), h)
     content = turn(q + w["content_bias"][h], i) @ turn(k, j)
     return content + (q + w["position_bias"][h]) @ r
 
@@ -107,7 +107,7 @@ def attending(score: Score) -> Callable[..., Tensor]:
     ("cls", "score", "fields"),
     [
         (Relative, relative, {}),
-        (Relative, relative, {"base": 50.0, "bias": ("v",)}),
+        (Relative, relative, {"distance_base": 50.0, "bias": ("v",)}),
         (RelativeKeys, relative_keys, {}),
         (RelativeKeys, relative_keys, {"max_before": 2, "max_after": 1}),
         (RelativeKeys, relative_keys, {"max_before": 0, "max_after": 3}),

@@ -22,7 +22,7 @@ class Relative(SelfAttention):
     in the scheme `sinusoidal`. The two biases are learned vectors of each head. It needs no
     position scheme."""
 
-    base: PositiveFloat = 10000.0
+    distance_base: PositiveFloat = 10000.0
     """The base b of the sinusoids: sin and cos of distance / b**(2 k / d_model)."""
 
     def _own_parts(self) -> dict[str, Tensor | Layout]:
@@ -36,7 +36,7 @@ class Relative(SelfAttention):
     def build(self) -> "nn.Module":
         from zoo_components.modules.relative_attention import RelativeAttention
 
-        return RelativeAttention(self._sizes, base=self.base)
+        return RelativeAttention(self._sizes, base=self.distance_base)
 
 
 class RelativeKeys(SelfAttention):

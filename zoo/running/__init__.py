@@ -12,10 +12,10 @@ text.py                 from text to ids and back; tokenizer_file.py, tokenizer_
 chat.py, languages.py   the prompts of chats and of translators
 sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with
                         images
-letters.py              the text of a sound
+letters.py              the text of a sound; speech.py, how one that is generated begins
 
 Generating:
-generating.py           what models of texts and of images have in common
+generating.py           what models of texts, of images and of sounds have in common
 settings.py             how the publisher has set it up; settings_file.py, the file
 stops.py                texts at which it ends
 

@@ -19,9 +19,9 @@ INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that ever
 # the three that close it.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
-    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3,5})?
-              | '{3}(?:[^']|'(?!''))*+(?:'{3,5})?
-              | "(?:\\.|[^"\\\n])*+"?
+    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*(?:\"{3,5})?
+              | '{3}(?:[^']|'(?!''))*(?:'{3,5})?
+              | "(?:\\.|[^"\\\n])*"?
               | '[^'\n]*+'?
               | [\w-]++)
     | (?P<dot>\.)
