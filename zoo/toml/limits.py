@@ -16,7 +16,7 @@ INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that ever
 
 # The tokens that determine the depth of nesting. An unclosed string ends with its line, so that the
 # scan is one pass for any text. A multi-line string may end with up to two quotes of its own before
-# the three that close it.
+# the three that close it. Groups are not possessive, which Python gets wrong before 3.11.5.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
     | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*(?:\"{3,5})?
