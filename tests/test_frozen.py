@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import slow
 from toy_training import MODEL, RECIPE, in_processes, write_toy
 
 import zoo
@@ -35,7 +36,12 @@ def initial(saved: Path | None = None) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("processes", "shard"), [(1, "false"), (2, "false"), (2, "true")], ids=["one", "two", "shards"]
+    ("processes", "shard"),
+    [
+        pytest.param(1, "false", id="one"),
+        slow(pytest.param(2, "false", id="two")),
+        pytest.param(2, "true", id="shards"),
+    ],
 )
 def test_frozen_weights_stay_and_the_others_learn(
     tmp_path: Path, processes: int, shard: str

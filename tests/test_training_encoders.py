@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import one_then_slow
 from torch.nn import functional as F
 from toy_encoders import (
     CLASSES,
@@ -300,7 +301,7 @@ def test_a_run_with_weights_that_the_loss_does_not_reach_is_resumed(
     assert resumed["content_digest"] == whole["content_digest"]
 
 
-@pytest.mark.parametrize("shard", ["true", "false"])
+@pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
 def test_two_processes_resume_with_weights_that_the_loss_does_not_reach(
     tmp_path: Path, config: Path, train: Train, shard: str
 ) -> None:

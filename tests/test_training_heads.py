@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import one_then_slow
 from tokenizers import Tokenizer
 from toy_encoders import CLASSES, LABELLED, MODEL, RECIPE, RECIPE_OF_CLASSES, VOCAB, write_encoder
 from toy_training import in_processes
@@ -88,7 +89,7 @@ def test_a_new_head_on_a_saved_model(train: Train, capsys: pytest.CaptureFixture
     assert zoo.TextModel.load("out").run(["a x is u"])[0]["task"] == "classify"
 
 
-@pytest.mark.parametrize("shard", ["false", "true"])
+@pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
 def test_a_new_head_in_two_processes(train: Train, project: Path, shard: str) -> None:
     train("filler", RECIPE)
     recipe = FROM_OTHER.replace("steps = 1", f"steps = 3\nshard = {shard}")

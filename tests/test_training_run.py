@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from breadth import one_then_slow
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
@@ -454,7 +455,7 @@ def history(folder: Path) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("shard", ["false", "true"])
+@pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
 def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: str) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     # With a large eps, gradients that are zero up to rounding change nothing.
@@ -493,6 +494,7 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     assert again["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_muon_takes_shards(toy: Toy, tmp_path: Path) -> None:
     """Its iteration is in bfloat16, so losses agree to less than those of other optimisers."""
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
