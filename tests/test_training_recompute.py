@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from breadth import one_then_slow
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -71,7 +70,8 @@ def test_they_are_the_same_in_bfloat16_and_in_parts(kept: Kept) -> None:
     assert again == kept(RECIPE.replace("average = 2", mixed), model)
 
 
-@pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["false", "true"])
 def test_they_are_the_same_in_two_processes(kept: Kept, shard: str) -> None:
     model = MODELS["experts"] + SHARED_KEYS
     shared = f"average = 2\naccumulate = 2\nshard = {shard}"

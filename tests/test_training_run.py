@@ -369,6 +369,7 @@ def test_what_the_result_is_called_and_stored_in_may_change(toy: Toy, tmp_path: 
         assert torch.equal(half[name], tensor.half())
 
 
+@pytest.mark.slow
 def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
@@ -505,6 +506,7 @@ def test_muon_takes_shards(toy: Toy, tmp_path: Path) -> None:
     assert history(output) == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_shards_are_measured_with_the_running_statistics_that_are_saved(
     tmp_path: Path, config: Path
 ) -> None:
