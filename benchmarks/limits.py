@@ -83,9 +83,10 @@ def reading(n_bytes: int, times: int, place: Place = CPU) -> Callable[[], float]
     """Return a function that returns the seconds of reading `n_bytes` of memory `times` times, by
     the fastest plain operation of torch: the maximum of all numbers in it. On a CPU it is in huge
     pages, as a model's weights are."""
-    memory = torch.zeros(n_bytes // 4, device=place.device)
     if place.on_cpu:
-        memory = Arena().empty(tuple(memory.shape), memory.dtype).copy_(memory)
+        memory = Arena().empty((n_bytes // 4,), torch.float32).zero_()
+    else:
+        memory = torch.zeros(n_bytes // 4, device=place.device)
 
     def run() -> float:
         start = perf_counter()

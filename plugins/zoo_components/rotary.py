@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ from zoo.slots import Position
 if TYPE_CHECKING:
     from zoo.position import PositionScheme
     from zoo_components.modules.frequencies import Frequencies
+
+Scheme = TypeVar("Scheme", bound="PositionScheme")
 
 
 class Rotary(Position):
@@ -68,7 +70,7 @@ class Rotary(Position):
 
         return self._module(RotaryPositions)
 
-    def _module(self, cls: Callable[..., "PositionScheme"]) -> "PositionScheme":
+    def _module(self, cls: "Callable[..., Scheme]") -> "Scheme":
         return cls(
             width=self.rotated_width,
             interleaved=self.pairs == "interleaved",
@@ -154,8 +156,9 @@ class ClassGridRotary(GridRotary):
     def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import ClassGridRotaryPositions
 
-        _, _, columns = stated(self.grid)
-        return self._module(partial(ClassGridRotaryPositions, columns=columns))
+        scheme = self._module(partial(ClassGridRotaryPositions, grid=stated(self.grid)))
+        scheme.add_class_angles()
+        return scheme
 
 
 class LinearRotary(Rotary):

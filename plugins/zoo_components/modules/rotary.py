@@ -128,47 +128,34 @@ class GridRotaryPositions(RotaryPositions):
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
         n_before, rows, columns = self.grid
-        patch = (positions - n_before).clamp(min=0)
-        places = torch.stack([patch // columns, patch % columns], -1).to(dtype)
+        places = self.places(positions, dtype)
         counts = places.new_tensor([rows, columns])
         coordinates = (2 * places + 1) / counts - 1
         turned = (positions >= n_before)[..., None, None] * coordinates[..., None]
         frequencies = 2 * math.pi * self.frequencies(positions, dtype)
         return (turned * frequencies).flatten(-2)
 
+    def places(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The row and the column, from 0, of the patches at positions (..., length), (..., length,
+        2); those of the first patch at positions before the patches."""
+        n_before, _, columns = self.grid
+        patch = (positions - n_before).clamp(min=0)
+        return torch.stack([patch // columns, patch % columns], -1).to(dtype)
 
-class ClassGridRotaryPositions(RotaryPositions):
+
+class ClassGridRotaryPositions(GridRotaryPositions):
     """Rotates the first half of the pairs by the row of a patch, and the others by its column, and
     those of the class token, which comes first, by the learned `class_angles` (An et al. 2024,
-    arXiv:2407.17331).
+    arXiv:2407.17331)."""
 
-    Args:
-        columns: the number of patches in a row.
-    """
+    class_angles: nn.Parameter
 
-    def __init__(
-        self,
-        *,
-        columns: int,
-        width: int,
-        interleaved: bool,
-        clockwise: bool,
-        frequencies: Frequencies,
-        magnitude: float,
-    ) -> None:
-        super().__init__(
-            width=width,
-            interleaved=interleaved,
-            clockwise=clockwise,
-            frequencies=frequencies,
-            magnitude=magnitude,
-        )
-        self.columns = columns
-        self.class_angles = nn.Parameter(torch.empty(width // 2))
+    def add_class_angles(self) -> None:
+        """Give the class token its learned angles."""
+        self.class_angles = nn.Parameter(torch.empty(self.width // 2))
 
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
-        patch = (positions - 1).clamp(min=0)
-        places = torch.stack([patch // self.columns, patch % self.columns], -1).to(dtype)
-        turned = (places[..., None] * self.frequencies(positions, dtype)).flatten(-2)
-        return torch.where((positions < 1)[..., None], self.class_angles.to(dtype), turned)
+        turned = self.places(positions, dtype)[..., None] * self.frequencies(positions, dtype)
+        of_class = (positions < self.grid[0])[..., None]
+        return torch.where(of_class, self.class_angles.to(dtype), turned.flatten(-2))
