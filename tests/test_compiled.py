@@ -60,7 +60,7 @@ class Graphs:
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("rows", [None, 1, len(PROMPTS)])
+@pytest.mark.parametrize("rows", one_then_slow([len(PROMPTS), None, 1]))
 def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.LARGE", 1)
     model = built(SPECS[name])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import one_then_slow
 from safetensors import safe_open
 from torch import nn
 from torch.func import functional_call
@@ -62,7 +63,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return zoo.load(folder).state_dict()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", one_then_slow([1, 2]))
 def test_only_low_rank_updates_are_learned(trained: Path, tmp_path: Path, processes: int) -> None:
     output = tmp_path / "run"
     path = trained / "recipe.toml"

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from breadth import one_then_slow
 
 import zoo
 from zoo.cli import run
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "models"
 
 
-@pytest.mark.parametrize("name", ["all-minilm-l6-v2", "all-mpnet-base-v2"])
+@pytest.mark.parametrize("name", one_then_slow(["all-minilm-l6-v2", "all-mpnet-base-v2"]))
 def test_a_real_model_is_pulled_and_computes_what_it_should(
     name: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

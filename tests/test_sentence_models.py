@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from breadth import one_then_slow
 from index_packages import joined, unpacked
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -31,7 +32,7 @@ class Encoder:
     model_class: type[transformers.PreTrainedModel]
 
 
-@pytest.fixture(scope="module", params=["minilm", "mpnet"])
+@pytest.fixture(scope="module", params=one_then_slow(["minilm", "mpnet"]))
 def encoder(
     request: pytest.FixtureRequest,
     pytestconfig: pytest.Config,

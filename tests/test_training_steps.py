@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import slow
 from torch import nn, optim
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR
 from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
@@ -82,8 +83,12 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
 
 @pytest.mark.parametrize(
     ("pad_id", "processes", "shard"),
-    [("pad_id = 0", 1, "false"), ("", 1, "false"), ("", 2, "false"), ("pad_id = 0", 2, "true")],
-    ids=["pad_id", "no pad_id", "two processes", "shards"],
+    [
+        pytest.param("pad_id = 0", 1, "false", id="pad_id"),
+        pytest.param("", 1, "false", id="no pad_id"),
+        slow(pytest.param("", 2, "false", id="two processes")),
+        slow(pytest.param("pad_id = 0", 2, "true", id="shards")),
+    ],
 )
 def test_the_load_of_experts_is_balanced(
     tmp_path: Path, pad_id: str, processes: int, shard: str
