@@ -251,6 +251,7 @@ def test_every_page_is_run_or_generated() -> None:
     """Every page is run here, has a test of its own, or is generated."""
     elsewhere = {
         "docs/plugins.md",
+        "docs/contributing.md",
         "docs/decisions.md",
         "docs/families.md",
         "docs/models.md",
@@ -293,6 +294,16 @@ def test_links_between_pages_lead_somewhere() -> None:
             found = page.parent / target if target else page
             assert found.exists(), f"{page}: {target}"
             assert not anchor or anchor in anchors(found), f"{page}: {target}#{anchor}"
+
+
+def test_what_the_page_for_developers_names_is_there() -> None:
+    """Files, folders, and targets of make."""
+    named = re.findall(r"`([^`\n]+)`", (ROOT / "docs/contributing.md").read_text())
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    paths = [word for name in named for word in name.split() if re.match(r"\.?\w+(/|\.)\w", word)]
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert {n.removeprefix("make ") for n in named if n.startswith("make ")} <= {*targets}
 
 
 def test_the_readme_lists_every_page() -> None:
