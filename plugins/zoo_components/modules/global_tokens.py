@@ -20,9 +20,10 @@ class GlobalTokensAttention(MultiHeadAttention):
     first_is_global: bool = False
     """Whether the first token is a global one in a call that names none."""
 
-    def forward(  # type: ignore[override]  # without memory, cache and keys, as it declares
+    def forward(  # type: ignore[override]  # without cache and keys, as its description declares
         self,
         x: torch.Tensor,
+        memory: torch.Tensor | None = None,
         *,
         mask: torch.Tensor | None = None,
         causal: bool = False,
@@ -36,6 +37,7 @@ class GlobalTokensAttention(MultiHeadAttention):
 
         Args:
             x: (..., query, d_model).
+            memory: not used: the description refuses one.
             global_tokens: boolean, (..., query), True = attends to all and is attended to by all,
                 as far as `mask` allows. By default none or, with `first_is_global`, the first one.
             mask, causal, rotation, bias, positions, return_weights: see `MultiHeadAttention`.
