@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
 from zoo.generation.ends import Ends
 from zoo.generation.inputs import Inputs
@@ -104,7 +103,7 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     prompt, sources, ends = inputs.prompt, inputs.source_ids(), inputs.request.ends
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
-    check_memory(size, "beams", scores, decoding)
+    decoding.check_copies(size, "beams", scores)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
     begun = prompt.lists()
     best: dict[int, Generated] = {}
