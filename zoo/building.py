@@ -129,7 +129,7 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
         model = spec.model.build()
         model.spec = spec
     _check_described(model)
-    for name, layout in spec.layout.layer_layouts():
+    for name, layout in spec.layout.layers().items():
         vars(model.get_submodule(name))[DESCRIPTION] = layout.component
     return model
 
