@@ -39,7 +39,8 @@ class LinearMaps(NamedTuple):
         key_width: the width of what keys and values are made of.
         d_out: the width of the output.
         names: the maps that there are, in this order, `qkvo`. Without `v`, the keys are the values
-            too; without `o`, the concatenated heads are the output.
+            too; without both `k` and `v`, another layer has them; without `o`, the concatenated
+            heads are the output.
         bias: those that have a bias.
     """
 
@@ -100,7 +101,7 @@ class MultiHeadAttention(nn.Module):
             "k": (maps.key_width, heads.n_kv_heads * heads.head_dim),
             "v": (maps.key_width, heads.n_kv_heads * heads.v_head_dim),
         }
-        self.of_keys = maps.names.strip("qo")
+        self.of_keys = "".join(name for name in maps.names if name in "kv")
         for beginning in self.map_sets:
             for name in "q" + self.of_keys:
                 linear = Linear(*sizes[name], bias=name in maps.bias)
@@ -134,7 +135,8 @@ class MultiHeadAttention(nn.Module):
         if self.scoring.softcap is not None:
             told["softcap"] = self.scoring.softcap
         more = "".join(f", {name}={value}" for name, value in told.items())
-        return f"{heads_text(*self.heads[:3])}{more}"
+        heads = heads_text(self.heads.n_heads, self.heads.n_kv_heads, self.heads.head_dim)
+        return f"{heads}{more}"
 
     def forward(
         self,
