@@ -173,7 +173,7 @@ class MultiHeadAttention(nn.Module):
         places = None if whole else places_of_tokens(x, mask, self)
         if positions is None and self.needs_positions:
             positions = torch.arange(x.shape[-2], device=x.device)
-        mask, bias = self._own_heads(mask), self._own_heads(bias)
+        mask, bias = self._of_own_heads(mask, bias)
         q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
         seen = self._within_reach(mask, k.shape[-2], positions, cache)
         mix = self._mix(causal, bias, return_weights)
@@ -184,15 +184,17 @@ class MultiHeadAttention(nn.Module):
             mixed, weights = mix(q, k, v, mask=seen)
         else:
             mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
-        return self._output(x, mixed, places), self._of_all_heads(weights)
+        output = self._output(x, mixed, places)
+        return output, None if weights is None else all_parts(weights, -3, self.q_proj)
 
-    def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
-        """The part of a mask or bias for all heads that belongs to the heads of this process."""
-        return None if scores is None else own_part(scores, -3, self.q_proj)
-
-    def _of_all_heads(self, weights: torch.Tensor | None) -> torch.Tensor | None:
-        """The weights of the heads of all processes."""
-        return None if weights is None else all_parts(weights, -3, self.q_proj)
+    def _of_own_heads(
+        self, mask: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The parts of a mask and a bias for all heads that belong to the heads of this process."""
+        return (
+            None if mask is None else own_part(mask, -3, self.q_proj),
+            None if bias is None else own_part(bias, -3, self.q_proj),
+        )
 
     def _mix(self, causal: bool, bias: torch.Tensor | None, return_weights: bool) -> Mix:
         return partial(

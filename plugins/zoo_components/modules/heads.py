@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -135,21 +136,21 @@ class Preparation(NamedTuple):
 
     def key(self, k: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
         """Keys (..., heads, key, width), normalised and rotated."""
-        if not self.norm_after_rotation:
-            k = self._normed(k, norm)
-        if rotation is not None:
-            k = rotation(k)
-        return self._normed(k, norm) if self.norm_after_rotation else k
+        if self.norm_spans_heads:
+            norm = partial(_merged, norm)
+        if rotation is None:
+            return norm(k)
+        return norm(rotation(k)) if self.norm_after_rotation else rotation(norm(k))
 
     def value(self, v: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
         """Values (..., heads, key, width), normalised and, with `rotate_values`, rotated."""
         v = norm(v)
         return rotation(v) if self.rotate_values and rotation is not None else v
 
-    def _normed(self, heads: torch.Tensor, norm: Norm) -> torch.Tensor:
-        if not self.norm_spans_heads:
-            return norm(heads)
-        return split_heads(norm(merge_heads(heads)), heads.shape[-1])
+
+def _merged(norm: Norm, heads: torch.Tensor) -> torch.Tensor:
+    """A norm of heads (..., heads, length, width) that sees those of a token as one vector."""
+    return split_heads(norm(merge_heads(heads)), heads.shape[-1])
 
 
 class Gate(NamedTuple):
