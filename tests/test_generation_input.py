@@ -358,7 +358,7 @@ def test_what_is_no_number_is_told_as_such(name: str) -> None:
 def test_lengths_whose_powers_are_infinite(alpha: float) -> None:
     with pytest.raises(InputError, match=r"^error: `length_penalty` must be "):
         zoo.Beam(length_penalty=alpha)
-    assert zoo.Beam(length_penalty=16.0).judged(-1.0, 10**6) == -1e-96
+    assert zoo.Beam(length_penalty=16.0).score(-1.0, 10**6) == -1e-96
 
 
 def test_of_what_is_no_method() -> None:
