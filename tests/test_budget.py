@@ -134,3 +134,13 @@ def test_what_has_no_place_is_told_a_thousand_times_and_is_no_value() -> None:
     refused = table.entries["bad"]
     assert isinstance(refused, Leaf)
     assert refused.value is REFUSED
+
+
+def test_the_docs_state_the_limits() -> None:
+    page = " ".join((Path(__file__).parent.parent / "docs" / "build.md").read_text().split())
+    parameters, layers, n_bytes, file_size, key_depth = Budget()
+    assert (parameters, n_bytes) == (10**12 - 1, 4 * 10**12)
+    assert f"fewer than 10^12 parameters and at most {layers:,} layers" in page
+    assert "up to 4 TB in float32" in page
+    assert f"up to {file_size // 1024} KiB, with keys up to {key_depth} deep" in page
+    assert all(f"`{name}`" in page for name in Budget._fields)

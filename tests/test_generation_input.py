@@ -358,7 +358,7 @@ def test_what_is_no_number_is_told_as_such(name: str) -> None:
 def test_lengths_whose_powers_are_infinite(alpha: float) -> None:
     with pytest.raises(InputError, match=r"^error: `length_penalty` must be "):
         zoo.Beam(length_penalty=alpha)
-    assert zoo.Beam(length_penalty=16.0).judged(-1.0, 10**6) == -1e-96
+    assert zoo.Beam(length_penalty=16.0).score(-1.0, 10**6) == -1e-96
 
 
 def test_of_what_is_no_method() -> None:
@@ -473,9 +473,9 @@ def test_more_beams_than_there_is_memory_for(
 ) -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": vocab, "position": "rotary"})
     asked: dict[str, Any] = {"max_new_tokens": 3, "method": method}
-    monkeypatch.setattr("zoo.generation.copies.memory_limit", lambda: 9 * n_bytes)
+    monkeypatch.setattr("zoo.generation.decoding.memory_limit", lambda: 9 * n_bytes)
     assert zoo.generate(model, [1] * length, **asked)
-    monkeypatch.setattr("zoo.generation.copies.memory_limit", lambda: 9 * n_bytes - 1)
+    monkeypatch.setattr("zoo.generation.decoding.memory_limit", lambda: 9 * n_bytes - 1)
     with pytest.raises(
         InputError, match=rf"^error: 9 {what} do not fit into memory.*\n.*fewer {what}"
     ):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import zoo
-from zoo_components.modules.stack_inputs import check_inputs
+from zoo_components.modules.stack_inputs import Inputs
 
 SPEC = {
     "format": 1,
@@ -99,9 +99,10 @@ def test_a_target_of_numbers(shape: tuple[int, ...]) -> None:
 
 def test_vectors_of_an_embedding_that_states_their_width_alone() -> None:
     """A component of a user that does not say `takes_ids = False`."""
-    check_inputs(torch.ones(1, 2, 8), 8, takes_ids=True)
+    vectors = Inputs(takes_ids=True, width=8, image_shape=None, n_vectors=None)
+    vectors.check(torch.ones(1, 2, 8))
     with pytest.raises(TypeError, match="ids of tokens are integers"):
-        check_inputs(torch.ones(1, 2, 8), None, takes_ids=True)
+        vectors._replace(width=None).check(torch.ones(1, 2, 8))
 
 
 def test_one_target_alone() -> None:

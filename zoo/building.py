@@ -129,7 +129,7 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
         model = spec.model.build()
         model.spec = spec
     _check_described(model)
-    for name, layout in spec.layout.layer_layouts():
+    for name, layout in spec.layout.layers().items():
         vars(model.get_submodule(name))[DESCRIPTION] = layout.component
     return model
 
@@ -201,7 +201,11 @@ def _check_described(model: Transformer) -> None:
 def place(
     model: Transformer, tensors: Mapping[str, torch.Tensor], *, device: str | torch.device
 ) -> Transformer:
-    """Replace the tensors of a meta-built model by these, on `device`; tied ones stay tied."""
+    """Replace the tensors of a meta-built model by these, on `device`; tied ones stay tied.
+
+    Raises:
+        PluginError: a module does not compute its buffers that are not stored.
+    """
     held = owners(model)
     for name, meta in stored(model).items():
         tensor = tensors[name]

@@ -151,7 +151,7 @@ class Slot(Part):
         self.needs = needs
 
     def held_in(self, cls: type[Component], name: str) -> type[Component]:
-        """Return the class of the slot; the field may be None too."""
+        """Return the class of the slot; the field may be None too. Raises as that of `Part`."""
         annotation = cls.model_fields[name].annotation
         parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
         kinds = [one for one in parts or (annotation,) if one is not type(None)]

@@ -70,7 +70,7 @@ class FixedCache(Cache):
         counted: torch.Tensor | None,
         device: torch.device,
     ) -> torch.Tensor:
-        """As `Cache.append`, for one token of each row."""
+        """As `Cache.append`, for one token of each row. Raises ValueError for more."""
         if n_tokens != 1:
             raise ValueError(f"a cache of fixed shapes takes one token at a time, not {n_tokens}")
         start = self.length

@@ -277,22 +277,15 @@ class Layout(_Counted):
             else:
                 yield from part.placed(f"{prefix}{name}.")
 
-    def layers(self, prefix: str = "") -> Iterator[str]:
-        """The full name of every layer of a list of layers, except those inside another layer."""
+    def layers(self, prefix: str = "") -> dict[str, Layout]:
+        """Every layer of a list of layers, by its full name, except those inside another layer."""
+        found: dict[str, Layout] = {}
         for name, part in self.parts.items():
             if isinstance(part, LayerList):
-                yield from (f"{prefix}{name}.{number}" for number in part.numbers)
+                found |= {f"{prefix}{name}.{number}": layer for number, layer in part.numbered()}
             elif isinstance(part, Layout):
-                yield from part.layers(f"{prefix}{name}.")
-
-    def layer_layouts(self, prefix: str = "") -> Iterator[tuple[str, Layout]]:
-        """Each of `layers` with its layout."""
-        for name, part in self.parts.items():
-            if isinstance(part, LayerList):
-                for numbers, layer in part.groups:
-                    yield from ((f"{prefix}{name}.{number}", layer) for number in numbers)
-            elif isinstance(part, Layout):
-                yield from part.layer_layouts(f"{prefix}{name}.")
+                found |= part.layers(f"{prefix}{name}.")
+        return found
 
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, in the order of the modules."""
@@ -363,27 +356,24 @@ class LayerList(_Counted):
 
     def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Every stored tensor with its full name, layer by layer."""
-        for number, layer in self._numbered():
+        for number, layer in self.numbered():
             yield from layer.tensors(f"{prefix}{number}.")
 
     def placed(self, prefix: str = "") -> Iterator[Placed]:
         """Every stored tensor with its place, layer by layer."""
-        n_layers = self.runs(self.numbers)
-        for number, layer in self._numbered():
+        numbered = self.numbered()
+        n_layers = self.runs([number for number, _ in numbered])
+        for number, layer in numbered:
             for name, tensor in layer.tensors(f"{prefix}{number}."):
                 yield Placed.at(name, tensor, number, n_layers)
 
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, layer by layer."""
-        for number, layer in self._numbered():
+        for number, layer in self.numbered():
             yield from layer.cuts(f"{prefix}{number}.")
 
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of the layers."""
-        return [number for number, _ in self._numbered()]
-
-    def _numbered(self) -> list[tuple[int, Layout]]:
+    def numbered(self) -> list[tuple[int, Layout]]:
+        """Each layer with its number, in their order."""
         numbered = [(number, layer) for at, layer in self.groups for number in at]
         return sorted(numbered, key=lambda item: item[0])
 

@@ -160,7 +160,11 @@ def shipped_registry() -> Path:
 def find_registries(extra: str | Path | None = None) -> list[Path]:
     """Return the registry files, first to last: the shipped one, the user's, the nearest one at or
     above the working directory, and `extra`. The shipped registry of another copy of the zoo is
-    ignored, since it holds the same names as that of this one."""
+    ignored, since it holds the same names as that of this one.
+
+    Raises:
+        RegistryError: there is no working directory, or it cannot be read.
+    """
     try:
         here = Path.cwd()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Multi-head attention: the `attention` slot."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zoo_components.modules.masks import Reach
     from zoo_components.modules.scores import Scoring
 
+Module = TypeVar("Module", bound="MultiHeadAttention")
 NotNegative = Annotated[int, Field(ge=0)]
 
 
@@ -389,11 +390,17 @@ class MultiHead(Attention):
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention
+        from zoo_components.modules.global_tokens import GlobalTokensAttention
 
-        return self._module(MultiHeadAttention)
+        if not self.global_tokens:
+            return self._module(MultiHeadAttention)
+        module = self._module(GlobalTokensAttention)
+        module.first_is_global = self.global_tokens == "first"
+        return module
 
-    def _module(self, cls: "type[MultiHeadAttention]") -> "MultiHeadAttention":
-        from zoo_components.modules.heads import PerHeadNorm
+    def _module(self, cls: "type[Module]") -> "Module":
+        from zoo_components.modules.attention import LinearMaps
+        from zoo_components.modules.heads import Heads, PerHeadNorm, Preparation
 
         n_heads = self._norms_per_head()
         norms = {
@@ -403,27 +410,25 @@ class MultiHead(Attention):
             for name, norm in self._norms().items()
         }
         return cls(
-            d_model=self.d_model,
-            key_width=self.key_width or self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            v_head_dim=self.v_head_dim,
-            d_out=self.d_out,
-            bias=self.bias,
-            projections=self._maps,
-            output_projection=self.output_projection,
-            clip=number(self.clip),
+            Heads(self.n_heads, self.n_kv_heads, self.head_dim, self.v_head_dim),
+            LinearMaps(
+                d_model=self.d_model,
+                key_width=self.key_width or self.d_model,
+                d_out=self.d_out,
+                names=f"{self._maps}o" if self.output_projection else self._maps,
+                bias=self.bias,
+            ),
             norms=norms,
-            full_width_norm=self.qk_norm_scope == "full",
-            norm_after_rotation=self.qk_norm_site == "after_rotation",
-            rotate_values=bool(self.rotate_values),
-            temperature=temperature_of(self),
+            preparation=Preparation(
+                clip=number(self.clip),
+                norm_spans_heads=self.qk_norm_scope == "full",
+                norm_after_rotation=self.qk_norm_site == "after_rotation",
+                rotate_values=bool(self.rotate_values),
+                temperature=temperature_of(self),
+            ),
             reach=self._reach(),
             scoring=self._scoring(),
             sinks=self.sinks,
-            global_tokens=bool(self.global_tokens),
-            first_is_global=self.global_tokens == "first",
             v_scale=self.v_scale,
             gate=self._gate(),
         )

@@ -119,12 +119,17 @@ class TokenEmbedding(Embedding):
         return Layout(parts, f"vocab {self.vocab}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from torch import nn
+
         from zoo.linear import Linear
+        from zoo_components.modules.embedding import TokenDropout
         from zoo_components.modules.embedding import TokenEmbedding as Module
 
-        proj = None
+        proj = token_dropout = None
         if self.projection != "none":
             proj = Linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
+        if self.mask_id is not None:
+            token_dropout = TokenDropout(self.token_dropout, self.mask_id)
         return Module(
             vocab=stated(self.vocab),
             d_embed=self.d_embed,
@@ -132,15 +137,13 @@ class TokenEmbedding(Embedding):
             round_scale=self.scale == "sqrt_d_model_rounded",
             proj=proj,
             project_first=self.projection == "before_positions",
-            n_types=self.n_types,
-            inner_width=self.inner_width,
+            types=nn.Embedding(self.n_types, self.inner_width) if self.n_types else None,
             positions=scheme,
             norm=self.norm.build(),
             norm_site=self.norm_site,
             dropout=self.dropout,
             zero_masked=self.masked_tokens == "zeroed",
-            token_dropout=self.token_dropout,
-            mask_id=self.mask_id,
+            token_dropout=token_dropout,
         )
 
 

@@ -37,4 +37,4 @@ class GatedBias(SelfAttention):
     def build(self) -> "nn.Module":
         from zoo_components.modules.gated_bias import GatedBiasAttention
 
-        return GatedBiasAttention(self._sizes, gate_outputs=GATE_OUTPUTS)
+        return GatedBiasAttention(self._common, gate_outputs=GATE_OUTPUTS)

@@ -99,8 +99,14 @@ class StateSpace(Recurrent):
     def _norm_parts(self, width: int) -> dict[str, Layout]:
         return {"inner_norm": Layout({"weight": vector(width, value=1.0)})}
 
-    def _module(self, eps: float | None, **options: Any) -> "Module":
-        """The module; without `eps`, it has no norm."""
+    def _module(
+        self,
+        eps: float | None,
+        *,
+        norm_first: bool = False,
+        scales: tuple[float, ...] = (1.0,) * 5,
+    ) -> "Module":
+        """The module; without `eps`, it has no norm. `norm_first` and `scales` are as there."""
         from zoo_components.modules.mamba2 import Mamba2 as Module
 
         return Module(
@@ -115,7 +121,8 @@ class StateSpace(Recurrent):
             min_step=self.min_step,
             max_step=self.max_step,
             eps=eps,
-            **options,
+            norm_first=norm_first,
+            scales=scales,
         )
 
 

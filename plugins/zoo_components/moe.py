@@ -17,7 +17,7 @@ from zoo.component import (
     contradiction,
 )
 from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
-from zoo.only_with import UNSTATED, OnlyWith
+from zoo.only_with import UNSTATED, OnlyWith, stated
 from zoo.slots import FeedForward
 from zoo_components.activation import Activated, Activation
 
@@ -137,9 +137,29 @@ class Router(Component):
         return Layout(parts, self.score)
 
     def build(self) -> "RouterModule":
+        from zoo_components.modules.routing import Groups, Normalization
         from zoo_components.modules.routing import Router as Module
 
-        return Module(**{name: getattr(self, name) for name in type(self).model_fields})
+        groups = normalize = None
+        if self.top_groups < self.n_groups:
+            best = 2 if self.group_score == "top2" else 1
+            groups = Groups(self.n_groups, self.top_groups, best)
+        if self.normalize:
+            order, eps = stated(self.normalize_order), stated(self.normalize_eps)
+            normalize = Normalization(order, eps, least=stated(self.normalize_min))
+        return Module(
+            d_model=self.d_model,
+            n_experts=self.n_experts,
+            top_k=self.top_k,
+            score=self.score,
+            threshold=self.threshold,
+            softcap=self.softcap,
+            bias=self.bias,
+            correction_bias=self.correction_bias,
+            groups=groups,
+            normalize=normalize,
+            scale=self.scale,
+        )
 
 
 class MixtureOfExperts(Activated, FeedForward):

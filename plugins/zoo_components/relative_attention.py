@@ -36,7 +36,7 @@ class Relative(SelfAttention):
     def build(self) -> "nn.Module":
         from zoo_components.modules.relative_attention import RelativeAttention
 
-        return RelativeAttention(self._sizes, base=self.distance_base)
+        return RelativeAttention(self._common, base=self.distance_base)
 
 
 class RelativeKeys(SelfAttention):
@@ -62,5 +62,5 @@ class RelativeKeys(SelfAttention):
         from zoo_components.modules.relative_attention import RelativeKeysAttention
 
         return RelativeKeysAttention(
-            self._sizes, max_before=self.max_before, max_after=self.max_after
+            self._common, max_before=self.max_before, max_after=self.max_after
         )

@@ -15,7 +15,7 @@ from zoo_components.projections import ALL, Projections
 if TYPE_CHECKING:
     from torch import nn
 
-    from zoo_components.modules.self_attention import Sizes
+    from zoo_components.modules.self_attention import Common
 
 
 class SelfAttention(Attention):
@@ -66,10 +66,10 @@ class SelfAttention(Attention):
         return {}
 
     @property
-    def _sizes(self) -> "Sizes":
-        from zoo_components.modules.self_attention import Sizes
+    def _common(self) -> "Common":
+        from zoo_components.modules.self_attention import Common
 
-        return Sizes(self.d_model, self.n_heads, tuple(self.bias), self.dropout)
+        return Common(self.d_model, self.n_heads, tuple(self.bias), self.dropout)
 
 
 class RotatedInput(SelfAttention):
@@ -92,4 +92,4 @@ class RotatedInput(SelfAttention):
     def build(self) -> "nn.Module":
         from zoo_components.modules.self_attention import RotatedInputAttention
 
-        return RotatedInputAttention(self._sizes)
+        return RotatedInputAttention(self._common)

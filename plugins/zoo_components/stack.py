@@ -381,8 +381,11 @@ class Stack(Component):
 
     def build(self, *, padding_read: bool = False) -> "StackModule":
         """The module; `padding_read` says whether the head reads the states of padding too."""
+        from zoo.linear import Linear
+        from zoo_components.modules.padding import Padding
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
+        from zoo_components.modules.stack_inputs import Inputs
 
         names = {scheme: name for name, scheme in self.schemes.items()}
         layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
@@ -390,28 +393,30 @@ class Stack(Component):
             read = None if block.self_attention is None else block.self_attention.reads
             schemes = LayerSchemes(names.get(position), names.get(self.relative), read)
             layers |= {number: (block.build(), schemes) for number in at}
-        ordered = [layers[number] for number in sorted(layers)]
+        projects = self.output_width != self.d_model
         return Module(
-            embed=self.embedding.build(self.position.build() if self.position.embedded else None),
+            self.embedding.build(self.position.build() if self.position.embedded else None),
+            [layers[number] for number in sorted(layers)],
             embed_name=self.embedding.site,
-            layers=[layer for layer, _ in ordered],
-            schemes_of_layers=[schemes for _, schemes in ordered],
             order=self._weights_of_layers,
             key_sources=self._key_sources,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
             norm=self.norm.build() if self.norm else None,
-            d_model=self.d_model,
-            output_width=self.output_width,
+            out_proj=Linear(self.d_model, self.output_width, bias=False) if projects else None,
             memory_width=self.memory_width,
             causal=self.causal,
-            pad_id=self.pad_id,
-            padding_seen=self.padding == "seen",
-            padding_needed=padding_read or not all(g.block.by_position for g in self.groups),
-            count_positions=self.count_positions,
-            takes_ids=self.embedding.takes_ids,
-            input_width=self.embedding.input_width,
-            image_shape=self.embedding.image_shape,
-            n_vectors=self.embedding.n_vectors,
+            padding=Padding(
+                id=self.pad_id,
+                seen=self.padding == "seen",
+                needed=padding_read or not all(g.block.by_position for g in self.groups),
+                count_positions=self.count_positions,
+            ),
+            inputs=Inputs(
+                takes_ids=self.embedding.takes_ids,
+                width=self.embedding.input_width,
+                image_shape=self.embedding.image_shape,
+                n_vectors=self.embedding.n_vectors,
+            ),
         )
 
 

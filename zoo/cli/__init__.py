@@ -109,10 +109,10 @@ class Commands(click.Group):
 def cli(context: click.Context, registry: Path | None, budget: tuple[str, ...]) -> None:
     """Transformers from declarative specs: build, inspect and share them."""
 
-    def layers() -> Registry:
+    def registries() -> Registry:
         from zoo.budget import Budget
         from zoo.registry import load_registry
 
         return load_registry(registry, budget=Budget.from_options(budget))
 
-    context.obj = layers
+    context.obj = registries

@@ -7,7 +7,7 @@ import gc
 import click
 
 import zoo
-from zoo.cli.options import Layers, device_option, dtype_choice, json_option, model_type
+from zoo.cli.options import Registries, device_option, dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -60,7 +60,7 @@ from zoo.cli.progress import count_bar
 @json_option
 @click.pass_obj
 def bench(
-    layers: Layers,
+    registries: Registries,
     models: tuple[str, ...],
     tasks: tuple[str, ...],
     batch: int,
@@ -77,7 +77,7 @@ def bench(
     initial weights, and measured in turn: a forward pass, a step of training, and of those that
     generate the reading of the prompt (prefill) and the tokens after the first (decode).
     """
-    registry = layers()
+    registry = registries()
     from zoo.benching.report import bench_text
 
     gc.enable()

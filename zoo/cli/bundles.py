@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.cli.options import (
-    Layers,
+    Registries,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def load(
-    layers: Layers,
+    registries: Registries,
     model: str,
     report: bool,
     only: tuple[str, ...],
@@ -70,7 +70,7 @@ def load(
     MODEL is a weights file or its folder, a bundle, or a model's name. Plugins that have changed
     since the weights were made are named.
     """
-    registry = layers()
+    registry = registries()
 
     from zoo.loading import load as load_model
     from zoo.provenance.plugins import ReplacedPluginWarning, replaced_plugins
@@ -118,7 +118,7 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
 )
 @json_option
 @click.pass_obj
-def lock(layers: Layers, spec: str, output: Path | None, as_json: bool) -> None:
+def lock(registries: Registries, spec: str, output: Path | None, as_json: bool) -> None:
     """Record in a zoo.lock what a spec is built with.
 
     `zoo build --locked` then refuses anything else. SPEC is a file. A folder has one lock: that of
@@ -128,7 +128,7 @@ def lock(layers: Layers, spec: str, output: Path | None, as_json: bool) -> None:
     from zoo.provenance.lock import LOCK_NAME, lock_of
     from zoo.reading import read_spec
 
-    found = read_spec(Path(spec), registry=layers())
+    found = read_spec(Path(spec), registry=registries())
     folder = output if output is not None else Path(spec).parent
     replaced = _replaced_lock(folder)
     write_text(folder / LOCK_NAME, lock_of(found).to_text())
@@ -193,7 +193,7 @@ def bundle() -> None:
 @json_option
 @click.pass_obj
 def make(
-    layers: Layers,
+    registries: Registries,
     model: Path,
     folder: Path,
     license: str | None,
@@ -221,7 +221,7 @@ def make(
     made = write_bundle(
         model,
         folder,
-        registry=layers(),
+        registry=registries(),
         card=CardFields(license or "unknown", tags) if card is None else card,
         companions=tokenizer,
         source=None if source is None else Upstream.parse(source),

@@ -11,8 +11,8 @@ import click
 
 from zoo.cli.options import (
     AddressType,
-    Layers,
     NameType,
+    Registries,
     json_option,
     max_shard_bytes_option,
     model_type,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def import_(
-    layers: Layers,
+    registries: Registries,
     source: Path | str,
     output: Path | None,
     adapter: Path | str | None,
@@ -58,7 +58,7 @@ def import_(
     folder elsewhere, such as `s3://bucket/folder`. `zoo families` lists the types of models that
     can be imported.
     """
-    registry = layers()
+    registry = registries()
     from zoo.cli.making import import_and_save
 
     gc.enable()
@@ -133,13 +133,18 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
 @json_option
 @click.pass_obj
 def export(
-    layers: Layers, model: str, to: str, output: Path, max_shard_bytes: int | None, as_json: bool
+    registries: Registries,
+    model: str,
+    to: str,
+    output: Path,
+    max_shard_bytes: int | None,
+    as_json: bool,
 ) -> None:
     """Turn an imported model back into a published checkpoint.
 
     MODEL is its folder, or its name.
     """
-    registry = layers()
+    registry = registries()
     from zoo.exporting import export_folder
 
     gc.enable()
@@ -157,14 +162,14 @@ def _families(registry: Registry) -> Iterable[str]:
 @click.argument("pattern", required=False, type=NameType(_families))
 @json_option
 @click.pass_obj
-def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
+def families(registries: Registries, pattern: str | None, as_json: bool) -> None:
     """List the families of published checkpoints.
 
     With a PATTERN (`qwen*`), those whose name or model type matches it.
     """
     from zoo.families.table import families_data, families_text
 
-    print_report(as_json, families_data(layers(), pattern), families_text)
+    print_report(as_json, families_data(registries(), pattern), families_text)
 
 
 @click.command()
@@ -182,13 +187,15 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
 )
 @json_option
 @click.pass_obj
-def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+def lint(
+    registries: Registries, names: tuple[str, ...], config: Path | None, as_json: bool
+) -> None:
     """Check the rules of families.
 
     FAMILY is a name or a family file. Exactly one rule must make each tensor of its models, and
     each rule must work in both directions.
     """
-    registry = layers()
+    registry = registries()
     from dataclasses import asdict
 
     from zoo.errors import Problem, SpecError, noted

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from zoo.registry import Registry
 
-Layers = Callable[[], "Registry"]
-"""The object that `pass_obj` gives to a command. It loads the registries when it is called."""
+Registries = Callable[[], "Registry"]
+"""The object that `pass_obj` gives to a command. It reads the registries when it is called."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 dtype_choice = click.Choice(["float32", "float64", "float16", "bfloat16"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, NameType, components, json_option, path_type
+from zoo.cli.options import NameType, Registries, components, json_option, path_type
 from zoo.cli.output import print_json
 from zoo.cli.progress import count_bar
 
@@ -77,14 +77,14 @@ def _table(
 @json_option
 @click.pass_obj
 def check(
-    layers: Layers, names: tuple[str, ...], values: dict[str, Any] | None, as_json: bool
+    registries: Registries, names: tuple[str, ...], values: dict[str, Any] | None, as_json: bool
 ) -> int:
     """Check plugins: those that match NAMES, or all.
 
     A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
     Each is built into a small model, which must pass the checks that docs/plugins.md lists.
     """
-    registry = layers()
+    registry = registries()
     from zoo.plugin_kit.check import check_plugins, every_plugin
     from zoo.plugin_kit.report import Report, failures
     from zoo.reports.listing import list_components

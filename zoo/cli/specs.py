@@ -12,10 +12,10 @@ import click
 
 import zoo
 from zoo.cli.options import (
-    Layers,
     ModelType,
     NameType,
     PathType,
+    Registries,
     components,
     dtype_choice,
     json_option,
@@ -70,7 +70,7 @@ spec_argument = click.argument("spec", type=model_type)
 @json_option
 @click.pass_obj
 def build(
-    layers: Layers,
+    registries: Registries,
     spec: str,
     output: Path | None,
     seed: int,
@@ -84,7 +84,7 @@ def build(
 
     SPEC is a file or a model's name.
     """
-    registry = layers()
+    registry = registries()
     found = zoo.read_spec(spec, registry=registry)
     if locked:
         from zoo.provenance.lock import check_locked
@@ -118,13 +118,15 @@ def _build_text(report: dict[str, Any]) -> str:
 )
 @json_option
 @click.pass_obj
-def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+def validate(
+    registries: Registries, files: tuple[str, ...], data: Path | None, as_json: bool
+) -> None:
     """Check specs and recipes, and report every problem.
 
     Each FILE is a spec, a recipe for training, or the name of a registered model. A recipe is
     checked with its model, its data and its tokenizer, as at the start of `zoo train`.
     """
-    registry = layers()
+    registry = registries()
     report: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for file in files:
@@ -207,7 +209,7 @@ def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 @json_option
 @click.pass_obj
 def show(
-    layers: Layers,
+    registries: Registries,
     spec: str,
     resolved: bool,
     tensors: bool,
@@ -233,7 +235,7 @@ def show(
     from zoo.reading import component_named
     from zoo.store.found_spec import read_source
 
-    registry = layers()
+    registry = registries()
     if component := component_named(spec, registry):
         if asked or svg is not None:
             flag = asked[0] if asked else "--svg"
@@ -285,7 +287,7 @@ def _show_component(registry: Registry, slot: str, kind: str, *, as_json: bool) 
 @click.argument("b", type=model_type)
 @json_option
 @click.pass_obj
-def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
+def diff(registries: Registries, a: str, b: str, as_json: bool) -> int:
     """Compare two models: their specs, then their tensors.
 
     A and B are each a spec file, a model's name, or a weights file or its folder. Tensors are
@@ -293,7 +295,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     """
     from zoo.reports.diff import diff_text
 
-    data = zoo.diff(a, b, registry=layers())
+    data = zoo.diff(a, b, registry=registries())
     print_report(as_json, data, diff_text)
     return 0 if data["equal"] else 1
 
@@ -309,7 +311,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 )
 @json_option
 @click.pass_obj
-def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bool) -> None:
+def table(registries: Registries, specs: tuple[str, ...], flops: int | None, as_json: bool) -> None:
     """Compare many models in a table: sizes, and values that differ.
 
     SPECS are each a spec file, a model's name, or a weights file or its folder. A value that
@@ -317,7 +319,7 @@ def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bo
     """
     from zoo.reports.table import table_text
 
-    print_report(as_json, zoo.table(specs, flops, registry=layers()), table_text)
+    print_report(as_json, zoo.table(specs, flops, registry=registries()), table_text)
 
 
 @click.command()
@@ -326,7 +328,7 @@ def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bo
     "-o", "--output", type=PathType(".json"), help="File for the schema.  [default: stdout]"
 )
 @click.pass_obj
-def schema(layers: Layers, what: str, output: Path | None) -> None:
+def schema(registries: Registries, what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs or recipes, for editors.
 
     It has all registered components. With `recipe`, it is the schema of recipes for training.
@@ -339,7 +341,7 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
 
         made = recipe_schema()
     else:
-        made, problems = spec_schema(layers())
+        made, problems = spec_schema(registries())
         for problem in problems:
             click.echo(problem.render(), err=True)
     text = schema_text(made)
@@ -364,7 +366,7 @@ def _listed(registry: Registry) -> Iterable[str]:
 @click.argument("pattern", required=False, type=NameType(_listed))
 @json_option
 @click.pass_obj
-def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
+def list_(registries: Registries, what: str | None, pattern: str | None, as_json: bool) -> None:
     """List the registered models and components.
 
     With a PATTERN (`rot*`), only those whose name matches, or the components of a slot (`norm`).
@@ -375,4 +377,4 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
         if pattern is not None:
             raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
         what, pattern = None, what
-    print_report(as_json, listing_data(layers(), what, pattern), listing_text)
+    print_report(as_json, listing_data(registries(), what, pattern), listing_text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.byte_counts import human_bytes
-from zoo.cli.options import Layers, json_option, model_type, path_type
+from zoo.cli.options import Registries, json_option, model_type, path_type
 from zoo.cli.output import print_json, print_report, print_text
 from zoo.cli.progress import bytes_bar
 from zoo.wording import counted
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_obj
-def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json: bool) -> None:
+def pull(
+    registries: Registries, names: tuple[str, ...], trust_first_use: bool, as_json: bool
+) -> None:
     """Download published models into the store.
 
     Their files are checked by size and digest. Problems are reported at the end.
@@ -43,7 +45,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
-    registry, store = layers(), Store.default()
+    registry, store = registries(), Store.default()
     problems: list[Problem] = []
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -83,7 +85,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
 @json_option
 @click.pass_obj
 def push(
-    layers: Layers,
+    registries: Registries,
     model: str,
     address: str,
     license: str | None,
@@ -106,7 +108,7 @@ def push(
 
     if output is not None:
         _check_manifest(output)
-    registry = layers()
+    registry = registries()
     weights = find_weights(model, registry).path
     if weights.name not in (WEIGHTS, WEIGHTS_INDEX):
         hint = f"`zoo bundle make {typed(weights)} DIR` makes one of it"
@@ -165,7 +167,9 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 @click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
 @json_option
 @click.pass_obj
-def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: bool) -> None:
+def verify(
+    registries: Registries, names: tuple[str, ...], fingerprint: bool, as_json: bool
+) -> None:
     """Check models in the store by their digests.
 
     Without NAMES, all are checked. Problems are reported at the end.
@@ -174,7 +178,7 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
     from zoo.store.files import Store
     from zoo.store.refs import versions
 
-    registry, store = layers(), Store.default()
+    registry, store = registries(), Store.default()
     problems: list[Problem] = []
     if names:
         found = _versions(names, registry, store, problems)
@@ -280,7 +284,7 @@ def _stated_instead(verdict: Verdict) -> str:
 @click.option("--forget", is_flag=True, help="Also forget the digests of its first use.")
 @json_option
 @click.pass_obj
-def rm(layers: Layers, names: tuple[str, ...], forget: bool, as_json: bool) -> None:
+def rm(registries: Registries, names: tuple[str, ...], forget: bool, as_json: bool) -> None:
     """Remove models from the store.
 
     NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space. Problems are reported
@@ -292,7 +296,7 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool, as_json: bool) -> N
     from zoo.store.lookup import stored_versions
     from zoo.wording import quoted
 
-    registry, store = layers(), Store.default()
+    registry, store = registries(), Store.default()
     problems: list[Problem] = []
     report: dict[str, list[Any]] = {"removed": [], "forgotten": []}
     for name in names:

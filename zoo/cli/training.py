@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from zoo.cli.options import (
-    Layers,
+    Registries,
     device_option,
     dtype_choice,
     json_option,
@@ -46,7 +46,7 @@ from zoo.wording import counted
 @json_option
 @click.pass_obj
 def train(
-    layers: Layers,
+    registries: Registries,
     recipe: Path,
     output: Path | None,
     data: Path | None,
@@ -64,7 +64,7 @@ def train(
 
     gc.enable()
     try:
-        report = run(found, output=output, data=data, resume=resume, registry=layers())
+        report = run(found, output=output, data=data, resume=resume, registry=registries())
     except KeyboardInterrupt:
         click.echo("with `--resume`, the same command goes on from the last checkpoint", err=True)
         raise
@@ -105,7 +105,7 @@ def train(
 @json_option
 @click.pass_obj
 def score(
-    layers: Layers,
+    registries: Registries,
     model: str,
     data: Path | None,
     window: int | None,
@@ -132,7 +132,7 @@ def score(
             dtype=dtype,
             device=device,
             weights=weights,
-            registry=layers(),
+            registry=registries(),
             on_progress=bar.set_done,
         )
     print_report(as_json, report, _score_text)

@@ -1,6 +1,6 @@
 """Draw the architecture of a model in the style of papers. Does not import torch.
 
-spec -> parts -> Figure -> page, columns, boxes -> shapes -> SVG text
+spec -> stacks -> Figure -> page, columns, boxes -> shapes -> SVG text
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def to_svg(spec: ModelSpec) -> str:
     """Draw the architecture of a spec as SVG text; the same spec always gives the same bytes."""
     from zoo.drawing.page import draw
-    from zoo.drawing.parts import figure_of
+    from zoo.drawing.stacks import figure_of
 
     return draw(figure_of(spec))
 

@@ -7,7 +7,7 @@ decoding.py             the model and its cache: from tokens to the scores of th
                         recorded.py, as a CUDA graph
 scores.py               what is forbidden or forced
 choosing.py             from scores to the chosen token; sampling.py, to a drawn one
-search.py               the loop of greedy search and sampling; copies.py, several for a prompt
+search.py               the loop of greedy search and sampling
 drafts.py               guessed tokens; speculative.py, the loop with them
 beam.py                 beam search
 ends.py                 when a sequence ends

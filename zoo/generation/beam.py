@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from zoo.generation.copies import check_memory
+from zoo.generation.choosing import Row, judged
 from zoo.generation.decoding import Decoding
 from zoo.generation.ends import Ends
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, with_others
-from zoo.generation.prompts import Rows
-from zoo.generation.scores import constrain, largest, penalize
+from zoo.generation.scores import largest
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class Hypotheses:
             ids = (*self.running[beam], token)
             why = ends.of(ids)
             if why is not None and place < method.size:
-                self.add(Generated(ids, method.judged(value, len(ids)), why), method.size)
+                self.add(Generated(ids, method.score(value, len(ids)), why), method.size)
             elif why is None and len(picked) < method.size:
                 picked.append(place)
                 running.append(ids)
@@ -87,7 +86,7 @@ class Hypotheses:
             return True
         if method.early_stopping == "never" and method.length_penalty > 0.0:
             n_tokens = ends.max_new_tokens  # of the divisor, which then is the largest
-        return self.ended[-1].score >= method.judged(best_running, n_tokens)
+        return self.ended[-1].score >= method.score(best_running, n_tokens)
 
 
 def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Generated]:
@@ -104,30 +103,24 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     prompt, sources, ends = inputs.prompt, inputs.source_ids(), inputs.request.ends
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
-    check_memory(size, "beams", scores, decoding)
+    decoding.check_copies(size, "beams", scores)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
     begun = prompt.lists()
     best: dict[int, Generated] = {}
     copies = torch.arange(batch, device=device).repeat_interleave(size)
     decoding.select(copies)
-    scores, seen = scores[copies], _seen(prompt)[copies]
+    scores = scores[copies]
     # All beams of a row are equal at first, so all but one start at -inf.
     totals = torch.full((batch, size), -torch.inf, device=device)
     totals[:, 0] = 0.0
     # The most candidates that can end in one step, plus the `size` that go on.
     n_best = (1 + len(ends.last_ids)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
-        judged = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-        if method.repetition_penalty != 1.0:
-            judged = penalize(judged, seen, method.repetition_penalty)
-        n_new = n_tokens - 1
-        if method.constrains(n_new, ends.max_new_tokens):
-            sequences = [[*begun[row.number], *ids] for row in rows for ids in row.running]
-            own = [sources[row.number] for row in rows for _ in row.running]
-            judged = constrain(judged, sequences, own, method, n_new, ends)
+        found = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+        found = judged(found, _sequences(rows, sources, begun), method, n_tokens - 1, ends)
         if method.renormalize:
-            judged = judged.log_softmax(-1)
-        values, beams, tokens = _candidates(judged, totals, n_best)
+            found = found.log_softmax(-1)
+        values, beams, tokens = _candidates(found, totals, n_best)
         table = list(zip(values.tolist(), beams.tolist(), tokens.tolist(), strict=True))
         decoding.check([row_values[0] for row_values, _, _ in table])
         going: list[int] = []
@@ -149,18 +142,17 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
         next_tokens = tokens[kept].gather(1, chosen).view(-1, 1)
         decoding.select(parents, kept if len(going) < len(rows) else None)
         rows = [rows[index] for index in going]
-        seen = torch.cat([seen[parents], next_tokens], 1)
         scores = decoding.scores(next_tokens)
     return [best[number] for number in range(batch)]
 
 
 def _candidates(
-    judged: torch.Tensor, totals: torch.Tensor, n_best: int
+    scores: torch.Tensor, totals: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Find the best extensions of each row's sequences.
 
     Args:
-        judged: log-probabilities of the next token, (rows * size, vocab).
+        scores: log-probabilities of the next token, (rows * size, vocab).
         totals: log-probabilities of the running sequences, (rows, size).
         n_best: the number of extensions per row.
 
@@ -169,14 +161,16 @@ def _candidates(
         extend, and their tokens, each (rows, n_best), or fewer columns if there are fewer
         extensions.
     """
-    found, tokens = largest(judged, n_best)
+    found, tokens = largest(scores, n_best)
     sums = found.view(*totals.shape, -1) + totals[:, :, None]
     values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
     return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)
 
 
-def _seen(prompt: Rows) -> torch.Tensor:
-    """The ids of the prompt, (rows, length), with padding replaced by the last id of its row."""
-    if prompt.mask is None:
-        return prompt.values
-    return prompt.values.where(prompt.mask, prompt.values[:, -1:])
+def _sequences(
+    rows: Sequence[Hypotheses], sources: Sequence[list[int]], begun: Sequence[list[int]]
+) -> Iterator[Row]:
+    """The running sequences of all rows, with the sources and the prompts of the batch."""
+    for row in rows:
+        for ids in row.running:
+            yield Row(row.number, sources[row.number], begun[row.number], list(ids))

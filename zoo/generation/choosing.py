@@ -1,15 +1,16 @@
-"""How the next token of a sequence is chosen, in greedy search and in sampling."""
+"""By which scores the next token of a sequence is chosen; and how, in greedy search and in
+sampling."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 
 from zoo.generation.ends import Ends
-from zoo.generation.methods import Greedy, Sampling
+from zoo.generation.methods import Greedy, Method, Sampling
 from zoo.generation.sampling import draw, probabilities
 from zoo.generation.scores import constrain, penalize
 
@@ -54,25 +55,10 @@ class Choosing:
         return cls(method, ends, random)
 
     def judged(self, scores: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """The scores to choose by: with the repetition penalty, and with what is forbidden or
-        forced.
-
-        Args:
-            scores: the model's, (rows, vocab).
-            rows: the sequences, with as many new ids each.
-
-        Returns:
-            Scores, (rows, vocab), in float32 or wider.
-        """
-        found = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if self.method.repetition_penalty != 1.0:
-            seen = _rectangle([row.sequence for row in rows], found.device)
-            found = penalize(found, seen, self.method.repetition_penalty)
-        n_new = len(rows[0].ids)
-        if self.method.constrains(n_new, self.ends.max_new_tokens):
-            sequences, sources = [row.sequence for row in rows], [row.source for row in rows]
-            found = constrain(found, sequences, sources, self.method, n_new, self.ends)
-        return found
+        """The scores to choose by, (rows, vocab), in float32 or wider, of the model's, (rows,
+        vocab), and the sequences, with as many new ids each."""
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return judged(wide, rows, self.method, len(rows[0].ids), self.ends)
 
     def choose(self, judged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Choose a token of each row of judged scores, (rows, vocab).
@@ -86,6 +72,31 @@ class Choosing:
         found = probabilities(judged, self.method)
         # NaN cannot be drawn from; `Decoding.check` reports it later by the log-probability.
         return draw(found.nan_to_num(1.0), self.random), found
+
+
+def judged(
+    scores: torch.Tensor, rows: Iterable[Row], method: Method, n_new: int, ends: Ends
+) -> torch.Tensor:
+    """The scores, (rows, vocab), with the repetition penalty, and with what is forbidden or forced.
+
+    Args:
+        scores: (rows, vocab), in float32 or wider.
+        rows: the sequences, with `n_new` new ids each. They are made only if the method looks at
+            them.
+        method: what is penalized, forbidden and forced.
+        n_new: how many of the ids of each sequence are new.
+        ends: when a sequence ends.
+    """
+    penalizes = method.repetition_penalty != 1.0
+    constrains = method.constrains(n_new, ends.max_new_tokens)
+    if not (penalizes or constrains):
+        return scores
+    rows = list(rows)
+    sequences, sources = [row.sequence for row in rows], [row.source for row in rows]
+    if penalizes:
+        seen = _rectangle(sequences, scores.device)
+        scores = penalize(scores, seen, method.repetition_penalty)
+    return constrain(scores, sequences, sources, method, n_new, ends) if constrains else scores
 
 
 def log_probability(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from zoo.cache import Cache
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
+from zoo.memory_limit import memory_limit
 from zoo.purpose import Generation
 from zoo.sharding.parts import is_fetched
 from zoo.slots import Head
@@ -285,6 +286,27 @@ class Decoding:
         if self._tokens is not None:
             self._tokens = self._tokens[:, : self._tokens.shape[1] - taken]
         return taken
+
+    def check_copies(self, n: int, what: str, scores: torch.Tensor) -> None:
+        """Check that there is room for `n` sequences that continue each prompt: for the `scores`
+        after each, (batch, vocab), their log-probabilities, and what is cached of the prompt. The
+        cache of a source is left out, which beams share.
+
+        Raises:
+            InputError: the machine has less memory. The message calls the sequences `what`.
+        """
+        limit = memory_limit()
+        one = scores.nbytes + scores.numel() * max(scores.itemsize, torch.float32.itemsize)
+        if self.memory is None:
+            one += self.cache.n_bytes * self.cache.length // self.cache.capacity
+        if limit is not None and n * one > limit:
+            raise InputError(
+                Problem(
+                    f"{n:,} {what} do not fit into memory: their scores and what is cached of the "
+                    f"prompt are {n * one:,} bytes, and this machine has {limit:,}",
+                    help=f"fewer {what} take less",
+                )
+            )
 
     def check(self, log_probabilities: list[float]) -> None:
         """Raise WeightsError if one of the chosen tokens' log-probabilities is NaN."""

@@ -182,7 +182,7 @@ class Beam(Method):
             )
         return self
 
-    def judged(self, log_probability: float, n_tokens: int) -> float:
+    def score(self, log_probability: float, n_tokens: int) -> float:
         """The length-normalised score of a sequence of `n_tokens` tokens."""
         length = n_tokens if self.length_formula == "power" else (5 + n_tokens) / 6
         return log_probability / float(length**self.length_penalty)

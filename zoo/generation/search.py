@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 
 from zoo.generation.choosing import Choosing, Row, log_probability
-from zoo.generation.copies import check_memory
 from zoo.generation.decoding import Decoding
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Generated
@@ -32,7 +31,7 @@ def search(decoding: Decoding, inputs: Inputs, choosing: Choosing) -> Iterator[S
     batch = len(rows)
     scores = decoding.scores(prompt.values, prompt.mask)
     if n > 1:
-        check_memory(n, "answers", scores, decoding)
+        decoding.check_copies(n, "answers", scores)
         copies = torch.arange(len(scores), device=scores.device).repeat_interleave(n)
         decoding.select(copies, copies)
         scores = scores[copies]

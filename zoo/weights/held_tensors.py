@@ -100,7 +100,7 @@ def other_layers(model: Transformer) -> list[str]:
     their tensors may be alike, as with windows of two sizes."""
     return [
         name
-        for name, layout in model.spec.layout.layer_layouts()
+        for name, layout in model.spec.layout.layers().items()
         if getattr(model.get_submodule(name), DESCRIPTION, layout.component) != layout.component
     ]
 

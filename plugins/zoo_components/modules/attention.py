@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, mesh_of, own_part
 from zoo_components.heads import heads_text
-from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
+from zoo_components.modules.heads import Gate, Heads, Preparation, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.scores import Scoring, attend
@@ -26,18 +27,50 @@ from zoo_components.modules.unpadding import (
     taken,
 )
 
+Mix = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+"""`attend` for queries, keys, values and a `mask`, with everything else given."""
+
+
+class LinearMaps(NamedTuple):
+    """The linear maps W^Q, W^K, W^V and W^O (Vaswani et al. 2017, section 3.2.2).
+
+    Args:
+        d_model: the width of what queries are made of.
+        key_width: the width of what keys and values are made of.
+        d_out: the width of the output.
+        names: the maps that there are, in this order, `qkvo`. Without `v`, the keys are the values
+            too; without both `k` and `v`, another layer has them; without `o`, the concatenated
+            heads are the output.
+        bias: those that have a bias.
+    """
+
+    d_model: int
+    key_width: int
+    d_out: int
+    names: str
+    bias: Collection[str]
+
 
 class MultiHeadAttention(nn.Module):
     """o_proj(concat(head_1, ..., head_h)) with head_i = attend(q_i, k_i, v_i), where q_i, k_i and
     v_i are the i-th parts of q_proj(x), k_proj(memory) and v_proj(memory) (Vaswani et al. 2017,
     section 3.2.2); several heads may share one key-value head.
 
-    `projections` are the names of the maps to queries, keys and values: `qkv`, or `qk` where the
-    keys are the values. `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each
-    head, and `sub_norm`, which is applied to the concatenated outputs of all heads. With
-    `full_width_norm`, `q_norm` and `k_norm` are also applied to all heads concatenated.
+    Args:
+        heads: the numbers and widths of the heads, in all processes together.
+        maps: the linear maps.
+        norms: `q_norm`, `k_norm` and `v_norm`, those of `preparation`, and `sub_norm`, which is
+            applied to the concatenated outputs of all heads.
+        preparation: what is done to queries, keys and values before they are matched.
+        reach: which keys are near enough to a query; None for all.
+        scoring: how scores become weights.
+        sinks: whether each head has one more key, with a learned logit and the value 0.
+        v_scale: a factor of the heads' outputs.
+        gate: what multiplies the heads' outputs too, made of `x`.
     """
 
+    map_sets: ClassVar[tuple[str, ...]] = ("",)
+    """How the names of each set of maps to queries, keys and values begin."""
     q_proj: Linear
     k_proj: Linear
     q_norm: Norm
@@ -47,80 +80,62 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(
         self,
+        heads: Heads,
+        maps: LinearMaps,
         *,
-        d_model: int,
-        key_width: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        v_head_dim: int,
-        d_out: int,
-        bias: Collection[str],
-        projections: str,
-        output_projection: bool,
         norms: Mapping[str, nn.Module],
-        full_width_norm: bool,
-        norm_after_rotation: bool,
-        rotate_values: bool,
-        clip: float | None,
-        temperature: Temperature | None,
+        preparation: Preparation,
         reach: Reach | None,
         scoring: Scoring,
         sinks: bool,
-        global_tokens: bool,
-        first_is_global: bool,
         v_scale: float,
         gate: Gate | None,
     ) -> None:
         super().__init__()
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads  # in all processes together
-        self.head_dim, self.v_head_dim = head_dim, v_head_dim
-        self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
-        self.rotate_values = rotate_values
-        self.clip, self.v_scale = clip, v_scale
-        self.temperature, self.reach, self.scoring = temperature, reach, scoring
-        self.gate, self.first_is_global = gate, first_is_global
+        self.heads, self.preparation = heads, preparation
+        self.reach, self.scoring = reach, scoring
+        self.v_scale, self.gate = v_scale, gate
+        self.needs_positions = reach is not None or preparation.temperature is not None
         sizes = {
-            "q": (d_model, n_heads * head_dim),
-            "k": (key_width, n_kv_heads * head_dim),
-            "v": (key_width, n_kv_heads * v_head_dim),
+            "q": (maps.d_model, heads.n_heads * heads.head_dim),
+            "k": (maps.key_width, heads.n_kv_heads * heads.head_dim),
+            "v": (maps.key_width, heads.n_kv_heads * heads.v_head_dim),
         }
-        for prefix in ("", "global_") if global_tokens else ("",):
-            for name in projections:
-                n_in, n_out = sizes[name]
-                self.add_module(f"{prefix}{name}_proj", Linear(n_in, n_out, bias=name in bias))
-        self.projections = projections
+        self.of_keys = "".join(name for name in maps.names if name in "kv")
+        for beginning in self.map_sets:
+            for name in "q" + self.of_keys:
+                linear = Linear(*sizes[name], bias=name in maps.bias)
+                self.add_module(f"{beginning}{name}_proj", linear)
         for name, norm in norms.items():
             put_norm(self, name, norm)
-        self.sinks = nn.Parameter(torch.empty(n_heads)) if sinks else None
+        self.sinks = nn.Parameter(torch.empty(heads.n_heads)) if sinks else None
         self.gate_bias = None
+        width = heads.n_heads * heads.v_head_dim
         if gate is not None:
-            gates = n_heads if gate.per_head else n_heads * v_head_dim
-            self.gate_proj = Linear(d_model, gates, bias=gate.bias == "projection")
+            gates = heads.n_heads if gate.per_head else width
+            self.gate_proj = Linear(maps.d_model, gates, bias=gate.bias == "projection")
             if gate.bias == "head":
-                self.gate_bias = nn.Parameter(torch.empty(n_heads))
+                self.gate_bias = nn.Parameter(torch.empty(heads.n_heads))
         self.o_proj: nn.Module = (
-            Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
-            if output_projection
-            else nn.Identity()
+            Linear(width, maps.d_out, bias="o" in maps.bias) if "o" in maps.names else nn.Identity()
         )
 
     def extra_repr(self) -> str:
         """The heads and what bounds their scores, as `print(model)` shows them: `8 heads of 64`, or
         `32 over 8 heads of 128, window=4096` if 8 key-value heads serve 32 query heads, which see
         4,096 tokens. So torch does not print layers that differ in this as equal ones."""
-        heads = heads_text(self.n_heads, self.n_kv_heads, self.head_dim)
         told: dict[str, object] = {}
         if self.reach is not None and self.reach.window is not None:
             told["window"] = self.reach.window
             told |= {"window_sides": "both"} if self.reach.sides == "both" else {}
         if self.reach is not None and self.reach.chunk is not None:
             told["chunk"] = self.reach.chunk
-        if self.scoring.scale != self.head_dim**-0.5:
+        if self.scoring.scale != self.heads.head_dim**-0.5:
             told["scale"] = self.scoring.scale
         if self.scoring.softcap is not None:
             told["softcap"] = self.scoring.softcap
         more = "".join(f", {name}={value}" for name, value in told.items())
+        heads = heads_text(self.heads.n_heads, self.heads.n_kv_heads, self.heads.head_dim)
         return f"{heads}{more}"
 
     def forward(
@@ -133,7 +148,6 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
-        global_tokens: torch.Tensor | None = None,
         keys: SharedKeys | None = None,
         cache: AttentionCache | None = None,
         return_weights: bool = False,
@@ -148,9 +162,6 @@ class MultiHeadAttention(nn.Module):
             rotation: rotates queries and keys by their positions.
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); by default 0, 1, ....
-            global_tokens: boolean, (..., query), True = attends to all and is attended to by all,
-                as far as `mask` allows; only if the layer was built for it, never with a cache. By
-                default none or, if the layer was built so, the first one.
             keys: where the keys and values are put for later layers.
             cache: the keys and values of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
@@ -158,15 +169,35 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        if global_tokens is None and self.first_is_global:
-            global_tokens = (torch.arange(x.shape[-2], device=x.device) == 0).expand(x.shape[:-1])
         whole = return_weights or memory is not None
         places = None if whole else places_of_tokens(x, mask, self)
-        mask, bias = self._own_heads(mask), self._own_heads(bias)
-        positional = self.temperature is not None or self.reach is not None
-        if positions is None and positional:
+        if positions is None and self.needs_positions:
             positions = torch.arange(x.shape[-2], device=x.device)
-        mix = partial(
+        mask, bias = self._of_own_heads(mask, bias)
+        q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
+        seen = self._within_reach(mask, k.shape[-2], positions, cache)
+        mix = self._mix(causal, bias, return_weights)
+        n_tokens = None
+        if places is not None and mask is not None and seen is mask and bias is None:
+            n_tokens = lengths(mask)
+        if n_tokens is None:
+            mixed, weights = mix(q, k, v, mask=seen)
+        else:
+            mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
+        output = self._output(x, mixed, places)
+        return output, None if weights is None else all_parts(weights, -3, self.q_proj)
+
+    def _of_own_heads(
+        self, mask: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The parts of a mask and a bias for all heads that belong to the heads of this process."""
+        return (
+            None if mask is None else own_part(mask, -3, self.q_proj),
+            None if bias is None else own_part(bias, -3, self.q_proj),
+        )
+
+    def _mix(self, causal: bool, bias: torch.Tensor | None, return_weights: bool) -> Mix:
+        return partial(
             attend,
             scoring=self.scoring,
             training=self.training,
@@ -175,42 +206,16 @@ class MultiHeadAttention(nn.Module):
             sinks=None if self.sinks is None else local(self.sinks),
             return_weights=return_weights,
         )
-        q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
-        seen = self._within_reach(mask, k.shape[-2], positions, global_tokens, cache)
-        n_tokens = None
-        if places is not None and mask is not None and seen is mask and bias is None:
-            n_tokens = lengths(mask) if global_tokens is None else None
-        if n_tokens is None:
-            mixed, weights = mix(q, k, v, mask=seen)
-        else:
-            mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
-        if global_tokens is not None:
-            q, k, v = self._heads(x, None, rotation, positions, None, None, places, "global_")
-            theirs = mix(q, k, v, mask=mask)
-            mixed, weights = at_global_tokens(global_tokens, theirs, (mixed, weights))
-        if self.v_scale != 1.0:
-            mixed = mixed * self.v_scale
-        if self.gate is not None:
-            mixed = mixed * self._gates(x, self.gate)
-        merged = self.sub_norm(merge_heads(mixed))
-        if weights is not None:
-            weights = all_parts(weights, -3, self.q_proj)
-        return at_places(self.o_proj, merged, places), weights
-
-    def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
-        """The part of a mask or bias for all heads that belongs to the heads of this process."""
-        return None if scores is None else own_part(scores, -3, self.q_proj)
 
     def _within_reach(
         self,
         mask: torch.Tensor | None,
         n_keys: int,
         positions: torch.Tensor | None,
-        global_tokens: torch.Tensor | None,
         cache: AttentionCache | None,
     ) -> torch.Tensor | None:
-        """The mask, less the keys outside of a query's window or chunk that are no global tokens;
-        `mask` itself if none is outside."""
+        """The mask, less the keys outside of a query's window or chunk; `mask` itself if none is
+        outside."""
         if self.reach is None or not self.reach.hides(n_keys):
             return mask
         assert positions is not None  # `forward` ensures it
@@ -219,8 +224,6 @@ class MultiHeadAttention(nn.Module):
         else:
             at = cache.places(positions.shape[-1], n_keys)
             near = self.reach.mask(positions, cache.positions(n_keys), at)
-        if global_tokens is not None:
-            near = near | global_tokens[..., None, None, :]
         return join(last_keys(mask, n_keys), near)
 
     def _heads(
@@ -232,97 +235,66 @@ class MultiHeadAttention(nn.Module):
         keys: SharedKeys | None,
         cache: AttentionCache | None,
         places: torch.Tensor | None,
-        prefix: str = "",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries of `x`, and keys and values of `memory` or `x`, each (..., heads, length, width),
-        by the projections whose names start with `prefix`; with a cache, the keys and values of all
-        tokens that it keeps."""
-        names = self.projections.removeprefix("q")
+        """Queries of `x`, and keys and values of `memory` or `x`, each (..., heads, length, width);
+        with a cache, the keys and values of all tokens that it keeps."""
         if memory is not None:
-            (q,) = self._projected("q", x, places, prefix)
+            (q,) = self._projected("q", x, places)
 
             def made() -> tuple[torch.Tensor, ...]:
-                return self._finished(rotation, *self._projected(names, memory, None, prefix))
+                return self._keys_and_values(rotation, *self._projected(self.of_keys, memory, None))
 
             k, v = made() if cache is None else cache.of_memory(made)
         else:
-            q, *of_keys = self._projected("q" + names, x, places, prefix)
-            k, v = self._finished(rotation, *of_keys)
+            q, *of_keys = self._projected("q" + self.of_keys, x, places)
+            k, v = self._keys_and_values(rotation, *of_keys)
             if cache is not None:
                 window = None if self.reach is None else self.reach.past
                 k, v = cache.extend(k, v, window=window)
             if keys is not None:
                 keys.put(k, v, mesh=mesh_of(self.k_proj))
-        return self._asking(q, rotation, positions), k, v
-
-    def _asking(
-        self, q: torch.Tensor, rotation: Rotation | None, positions: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Queries, normalised, rotated and multiplied by their temperature."""
-        q = self._turned(q, self.q_norm, rotation)
-        if self.temperature is None:
-            return q
-        assert positions is not None  # `forward` ensures it
-        return self.temperature(q, positions)
+        return self.preparation.query(q, self.q_norm, rotation, positions), k, v
 
     def _projected(
-        self, names: str, x: torch.Tensor, places: torch.Tensor | None, prefix: str
+        self, names: str, x: torch.Tensor, places: torch.Tensor | None, beginning: str = ""
     ) -> list[torch.Tensor]:
-        """The projections of x by the maps of these names (`q`, `k`, `v`), each (..., heads,
-        length, width)."""
-        maps = [getattr(self, f"{prefix}{name}_proj") for name in names]
+        """The projections of x by the maps of these names (`q`, `k`, `v`) in one of the sets, each
+        (..., heads, length, width)."""
+        maps = [getattr(self, f"{beginning}{name}_proj") for name in names]
         found = [put_back(one, x, places) for one in together(maps, taken(x, places))]
-        if self.clip is not None:
-            found = [one.clamp(-self.clip, self.clip) for one in found]
-        widths = {"q": self.head_dim, "k": self.head_dim, "v": self.v_head_dim}
+        if (clip := self.preparation.clip) is not None:
+            found = [one.clamp(-clip, clip) for one in found]
+        widths = {"q": self.heads.head_dim, "k": self.heads.head_dim, "v": self.heads.v_head_dim}
         return [split_heads(one, widths[name]) for name, one in zip(names, found, strict=True)]
 
-    def _finished(
+    def _keys_and_values(
         self, rotation: Rotation | None, k: torch.Tensor, v: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, normalised and rotated; without `v`, the keys are the values too."""
-        v = self.v_norm(k if v is None else v)
-        if self.rotate_values and rotation is not None:
-            v = rotation(v)
-        return self._turned(k, self.k_norm, rotation), v
+        """Keys and values as they are matched and mixed; without `v`, the keys are the values
+        too."""
+        v = self.preparation.value(k if v is None else v, self.v_norm, rotation)
+        return self.preparation.key(k, self.k_norm, rotation), v
 
-    def _turned(self, heads: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
-        """Queries or keys, normalised and rotated by their positions."""
-        if not self.norm_after_rotation:
-            heads = self._normed(norm, heads)
-        if rotation is not None:
-            heads = rotation(heads)
-        return self._normed(norm, heads) if self.norm_after_rotation else heads
-
-    def _normed(self, norm: Norm, heads: torch.Tensor) -> torch.Tensor:
-        if not self.full_width_norm:
-            return norm(heads)
-        return split_heads(norm(merge_heads(heads)), heads.shape[-1])
+    def _output(
+        self, x: torch.Tensor, mixed: torch.Tensor, places: torch.Tensor | None
+    ) -> torch.Tensor:
+        """From the outputs of the heads, (..., heads, query, v_head_dim), that of the layer."""
+        if self.v_scale != 1.0:
+            mixed = mixed * self.v_scale
+        if self.gate is not None:
+            mixed = mixed * self._gates(x, self.gate)
+        return at_places(self.o_proj, self.sub_norm(merge_heads(mixed)), places)
 
     def _gates(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
         """The gates, (..., heads, query, v_head_dim or 1)."""
-        gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.v_head_dim)
+        gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.heads.v_head_dim)
         if self.gate_bias is not None:
             gates = gates + local(self.gate_bias)[:, None, None]
         return gate(gates)
 
 
-def at_global_tokens(
-    global_tokens: torch.Tensor,
-    theirs: tuple[torch.Tensor, torch.Tensor | None],
-    others: tuple[torch.Tensor, torch.Tensor | None],
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Outputs and weights: `theirs` for the queries that are global tokens, (..., query), and
-    `others` for all others (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
-    mine = global_tokens[..., None, :, None]
-    mixed = torch.where(mine, theirs[0], others[0])
-    if theirs[1] is None or others[1] is None:
-        return mixed, None
-    return mixed, torch.where(mine, theirs[1], others[1])
-
-
 def one_by_one(
-    mix: Callable[..., tuple[torch.Tensor, torch.Tensor | None]],
+    mix: Mix,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

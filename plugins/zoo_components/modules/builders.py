@@ -44,7 +44,7 @@ class WithHead(Transformer):
         if not self.head_pools:
             return self.head(states)
         ids = {"ids": inputs} if self.head_takes_ids else {}
-        return self.head(states, mask=stack.token_mask(inputs, mask), **ids)
+        return self.head(states, mask=stack.padding.token_mask(inputs, mask), **ids)
 
     def tie(self, ties: Mapping[str, str]) -> Self:
         """Replace each alias by the parameter of its target, so that both are one."""
@@ -124,7 +124,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
         self, source: torch.Tensor, source_mask: torch.Tensor | None = None
     ) -> torch.Tensor | None:
         """Which source positions the decoder may attend to: `decode`'s `memory_mask`."""
-        return join(expand_mask(source_mask), self.encoder.padding_mask(source))
+        return join(expand_mask(source_mask), self.encoder.padding.attention_mask(source))
 
     def forward(
         self,

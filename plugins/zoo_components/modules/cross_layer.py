@@ -25,11 +25,10 @@ class CrossLayerAttention(MultiHeadAttention):
         keys: SharedKeys | None,
         cache: AttentionCache | None,
         places: torch.Tensor | None,
-        prefix: str = "",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if keys is None:
             raise ValueError("this attention needs the `keys` of another layer")
-        (q,) = self._projected("q", x, places, prefix)
+        (q,) = self._projected("q", x, places)
         k, v, mesh = keys.get()
         k, v = (part_for(heads, -3, self.q_proj, mesh) for heads in (k, v))
-        return self._asking(q, rotation, positions), k, v
+        return self.preparation.query(q, self.q_norm, rotation, positions), k, v

@@ -82,5 +82,5 @@ class DualEncoder(Transformer):
     ) -> _Vectors:
         states, maps = self.text(text, mask=mask, return_weights=return_attention)
         ids = {"ids": text} if self.text_head_takes_ids else {}
-        vectors = self.text_head(states, mask=self.text.token_mask(text, mask), **ids)
+        vectors = self.text_head(states, mask=self.text.padding.token_mask(text, mask), **ids)
         return vectors, maps.get("self_attn", ())

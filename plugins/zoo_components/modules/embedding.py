@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -11,6 +11,33 @@ from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm, widen
+
+
+class TokenDropout(NamedTuple):
+    """Makes 0 of the vectors of mask tokens, and makes up for it in the others: they are multiplied
+    by (1 - share) / (1 - the share of mask tokens in the sequence) (ESM-2: Lin et al. 2022).
+
+    Args:
+        share: of tokens that were replaced by mask tokens in training.
+        mask_id: the id of the mask token.
+    """
+
+    share: float
+    mask_id: int
+
+    def __call__(
+        self, x: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """x (batch, length, width) for ids (batch, length), of which a mask (batch, length) hides
+        padding."""
+        masks = ids == self.mask_id
+        counted = masks if mask is None else masks & mask
+        length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
+        wide = widen(x)
+        left = 1 - counted.sum(1).to(wide.dtype) / length
+        # Where only mask tokens are left, all vectors are 0, whatever the factor.
+        factor = (1 - self.share) / left.masked_fill(left <= 0, 1.0)
+        return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
 
 
 class TokenEmbedding(nn.Module):
@@ -26,20 +53,18 @@ class TokenEmbedding(nn.Module):
         round_scale: bool,
         proj: nn.Module | None,
         project_first: bool,
-        n_types: int,
-        inner_width: int,
+        types: nn.Embedding | None,
         positions: PositionScheme | None,
         norm: nn.Module,
         norm_site: Literal["before_positions", "after_positions"],
         dropout: float,
         zero_masked: bool,
-        token_dropout: float,
-        mask_id: int | None,
+        token_dropout: TokenDropout | None,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, d_embed)
         self.scale, self.round_scale = scale, round_scale
-        self.types = nn.Embedding(n_types, inner_width) if n_types else None
+        self.types = types
         self.positions = positions
         self.norm = norm
         self.norm_site = norm_site
@@ -47,7 +72,7 @@ class TokenEmbedding(nn.Module):
         self.proj = proj
         self.project_first = project_first
         self.zero_masked = zero_masked
-        self.token_dropout, self.mask_id = token_dropout, mask_id
+        self.token_dropout = token_dropout
 
     def forward(
         self,
@@ -100,16 +125,7 @@ class TokenEmbedding(nn.Module):
             x = x * x.new_full((), self.scale)
         elif self.scale != 1.0:
             x = x * self.scale
-        if self.mask_id is None:
-            return x
-        masks = ids == self.mask_id
-        counted = masks if mask is None else masks & mask
-        length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
-        wide = widen(x)
-        left = 1 - counted.sum(1).to(wide.dtype) / length
-        # Where only mask tokens are left, all vectors are 0, whatever the factor.
-        factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
-        return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
+        return x if self.token_dropout is None else self.token_dropout(x, ids, mask)
 
     def _type_vectors(
         self, table: nn.Embedding, ids: torch.Tensor, token_types: torch.Tensor | None

@@ -7,17 +7,17 @@ from torch import nn
 
 from zoo.linear import Linear
 from zoo_components.modules.heads import split_heads
-from zoo_components.modules.self_attention import SelfAttention, Sizes
+from zoo_components.modules.self_attention import Common, SelfAttention
 
 
 class GatedBiasAttention(SelfAttention):
     """A `SelfAttention` whose bias is multiplied by `gates` of x, g: head_i =
     softmax(scale * q_i k_i^T + g_i * bias_i) v_i (Chi et al. 2021, arXiv:2106.16138)."""
 
-    def __init__(self, sizes: Sizes, *, gate_outputs: int) -> None:
-        super().__init__(sizes)
+    def __init__(self, common: Common, *, gate_outputs: int) -> None:
+        super().__init__(common)
         self.gate_proj = Linear(self.head_dim, gate_outputs)
-        self.gate_scale = nn.Parameter(torch.empty(sizes.n_heads))
+        self.gate_scale = nn.Parameter(torch.empty(common.n_heads))
 
     def beside(
         self,

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from zoo.position import Rotation
+from zoo_components.modules.norm import Norm
+
+
+class Heads(NamedTuple):
+    """The numbers and widths of the heads of an attention.
+
+    Args:
+        n_heads: the number of query heads.
+        n_kv_heads: the number of key-value heads; each serves n_heads / n_kv_heads query heads.
+        head_dim: the width of a query and key head.
+        v_head_dim: the width of a value head.
+    """
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    v_head_dim: int
 
 
 def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
@@ -79,6 +99,58 @@ class Temperature(NamedTuple):
         else:
             factor = (1.0 + steps) ** self.scale
         return q * factor.to(q.dtype)[..., None, :, None]
+
+
+class Preparation(NamedTuple):
+    """What is done to the projected queries, keys and values before they are matched and mixed.
+
+    Args:
+        clip: a bound that they are clamped to.
+        norm_spans_heads: whether the norm of queries and that of keys see all heads of a token as
+            one vector.
+        norm_after_rotation: whether these norms come after the rotation by rotary positions.
+        rotate_values: whether values are rotated too.
+        temperature: a factor of the queries.
+    """
+
+    clip: float | None
+    norm_spans_heads: bool
+    norm_after_rotation: bool
+    rotate_values: bool
+    temperature: Temperature | None
+
+    def query(
+        self,
+        q: torch.Tensor,
+        norm: Norm,
+        rotation: Rotation | None,
+        positions: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Queries (..., heads, query, width), normalised, rotated and multiplied by their
+        temperature, for which `positions` (..., query) are needed."""
+        q = self.key(q, norm, rotation)
+        if self.temperature is None:
+            return q
+        assert positions is not None
+        return self.temperature(q, positions)
+
+    def key(self, k: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
+        """Keys (..., heads, key, width), normalised and rotated."""
+        if self.norm_spans_heads:
+            norm = partial(_merged, norm)
+        if rotation is None:
+            return norm(k)
+        return norm(rotation(k)) if self.norm_after_rotation else rotation(norm(k))
+
+    def value(self, v: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
+        """Values (..., heads, key, width), normalised and, with `rotate_values`, rotated."""
+        v = norm(v)
+        return rotation(v) if self.rotate_values and rotation is not None else v
+
+
+def _merged(norm: Norm, heads: torch.Tensor) -> torch.Tensor:
+    """A norm of heads (..., heads, length, width) that sees those of a token as one vector."""
+    return split_heads(norm(merge_heads(heads)), heads.shape[-1])
 
 
 class Gate(NamedTuple):

@@ -48,7 +48,7 @@ class JointEmbedding(nn.Module):
     def pool(
         self, x: torch.Tensor, mask: torch.Tensor | None, ids: torch.Tensor | None
     ) -> torch.Tensor:
-        """(..., length, d_model) to (..., d_model)."""
+        """(..., length, d_model) to (..., d_model). Raises as `forward`."""
         if self.pooling in ("first", "mean_after_first"):
             return pool(x, self.pooling, mask)
         if self.pooling == "last_position":

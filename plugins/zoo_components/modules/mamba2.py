@@ -37,8 +37,8 @@ class Mamba2(Recurrent):
         min_step: float | None,
         max_step: float | None,
         eps: float | None,
-        norm_first: bool = False,
-        scales: tuple[float, ...] = (1.0,) * 5,
+        norm_first: bool,
+        scales: tuple[float, ...],
     ) -> None:
         super().__init__()
         self.norm_first, self.scales = norm_first, scales

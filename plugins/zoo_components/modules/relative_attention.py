@@ -9,7 +9,7 @@ from zoo.linear import Linear
 from zoo.position import add_biases
 from zoo_components.modules.heads import split_heads
 from zoo_components.modules.position import sinusoids
-from zoo_components.modules.self_attention import SelfAttention, Sizes
+from zoo_components.modules.self_attention import Common, SelfAttention
 
 
 class RelativeAttention(SelfAttention):
@@ -17,12 +17,12 @@ class RelativeAttention(SelfAttention):
     (distance_proj(r))^T) / sqrt(head_dim), where r are the sinusoids of the distances (Dai et al.
     2019, section 3.3)."""
 
-    def __init__(self, sizes: Sizes, *, base: float) -> None:
-        super().__init__(sizes)
+    def __init__(self, common: Common, *, base: float) -> None:
+        super().__init__(common)
         self.base = base
-        self.distance_proj = Linear(sizes.d_model, sizes.d_model, bias=False)
-        self.content_bias = nn.Parameter(torch.empty(sizes.n_heads, self.head_dim))
-        self.position_bias = nn.Parameter(torch.empty(sizes.n_heads, self.head_dim))
+        self.distance_proj = Linear(common.d_model, common.d_model, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(common.n_heads, self.head_dim))
+        self.position_bias = nn.Parameter(torch.empty(common.n_heads, self.head_dim))
 
     def beside(
         self,
@@ -49,8 +49,8 @@ class RelativeKeysAttention(SelfAttention):
     """A `SelfAttention` with scores q (k + distances[i])^T / sqrt(head_dim), where `distances` has
     a row for each distance of query and key (Shaw et al. 2018)."""
 
-    def __init__(self, sizes: Sizes, *, max_before: int, max_after: int) -> None:
-        super().__init__(sizes)
+    def __init__(self, common: Common, *, max_before: int, max_after: int) -> None:
+        super().__init__(common)
         self.max_before, self.max_after = max_before, max_after
         self.distances = nn.Embedding(max_before + max_after + 1, self.head_dim)
 

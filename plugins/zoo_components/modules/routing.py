@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -9,9 +11,46 @@ from torch import nn
 from zoo_components.modules.norm import widen, without_autocast
 
 
+class Groups(NamedTuple):
+    """Groups of equal size, of which a token's experts are chosen from the best (DeepSeek-AI 2024,
+    arXiv:2405.04434).
+
+    Args:
+        n: the number of groups.
+        top: the number of groups that are chosen.
+        best: the number of experts whose scores, summed, are the score of a group.
+    """
+
+    n: int
+    top: int
+    best: int
+
+    def of_best(self, merit: torch.Tensor) -> torch.Tensor:
+        """merit (tokens, n_experts), -inf in the groups that are not chosen."""
+        groups = merit.unflatten(-1, (self.n, -1))
+        scores = groups.topk(self.best).values.sum(-1)
+        open_groups = scores.topk(self.top).indices
+        closed = torch.ones_like(scores, dtype=torch.bool).scatter(-1, open_groups, False)
+        return groups.masked_fill(closed[..., None], -torch.inf).flatten(-2)
+
+
+class Normalization(NamedTuple):
+    """Divides the weights of a token by max(their norm of this order + eps, least)."""
+
+    order: float
+    eps: float
+    least: float
+
+    def __call__(self, weights: torch.Tensor) -> torch.Tensor:
+        """(tokens, top_k) to the same."""
+        size = torch.linalg.vector_norm(weights, self.order, -1, keepdim=True)
+        return weights / (size + self.eps).clamp(min=self.least)
+
+
 class Router(nn.Module):
     """Scores every expert for a token, picks the best and weighs them; all of it in float32 at
-    least. The arguments are the fields of `zoo_components.moe.Router`."""
+    least. The arguments are fields of `zoo_components.moe.Router`; None for `groups` and
+    `normalize` leaves out what they do."""
 
     correction_bias: torch.Tensor | None
 
@@ -26,22 +65,14 @@ class Router(nn.Module):
         softcap: float | None,
         bias: bool,
         correction_bias: bool,
-        n_groups: int,
-        top_groups: int,
-        group_score: str | None,
-        normalize: bool,
-        normalize_order: float | None,
-        normalize_eps: float | None,
-        normalize_min: float | None,
+        groups: Groups | None,
+        normalize: Normalization | None,
         scale: float,
     ) -> None:
         super().__init__()
         self.top_k = top_k
         self.score, self.threshold, self.softcap = score, threshold, softcap
-        self.n_groups, self.top_groups, self.group_score = n_groups, top_groups, group_score
-        self.normalize, self.normalize_order = normalize, normalize_order
-        self.normalize_eps, self.normalize_min = normalize_eps, normalize_min
-        self.scale = scale
+        self.groups, self.normalize, self.scale = groups, normalize, scale
         self.weight = nn.Parameter(torch.empty(n_experts, d_model))
         self.bias = nn.Parameter(torch.empty(n_experts)) if bias else None
         self.register_buffer("correction_bias", torch.zeros(n_experts) if correction_bias else None)
@@ -70,21 +101,16 @@ class Router(nn.Module):
             weights = logits.gather(-1, chosen).softmax(-1)
         else:
             weights = scores.gather(-1, chosen)
-        if self.normalize:
-            size = torch.linalg.vector_norm(weights, self.normalize_order, -1, keepdim=True)
-            weights = weights / (size + self.normalize_eps).clamp(min=self.normalize_min)
+        if self.normalize is not None:
+            weights = self.normalize(weights)
         return weights * self.scale, chosen, scores
 
     def _choose(self, merit: torch.Tensor) -> torch.Tensor:
         """The experts (tokens, top_k) of greatest merit (tokens, n_experts)."""
         if self.correction_bias is not None:
             merit = merit + self.correction_bias
-        if self.top_groups < self.n_groups:
-            groups = merit.unflatten(-1, (self.n_groups, -1))
-            best = groups.topk(2 if self.group_score == "top2" else 1).values.sum(-1)
-            open_groups = best.topk(self.top_groups).indices
-            closed = torch.ones_like(best, dtype=torch.bool).scatter(-1, open_groups, False)
-            merit = groups.masked_fill(closed[..., None], -torch.inf).flatten(-2)
+        if self.groups is not None:
+            merit = self.groups.of_best(merit)
         return merit.topk(self.top_k).indices
 
     def _sparsemixer(self, logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,8 @@ from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
 
 
-class Sizes(NamedTuple):
-    """What a `SelfAttention` is made of.
+class Common(NamedTuple):
+    """What a `SelfAttention` is made of, whatever its kind.
 
     Args:
         d_model: the width of the input and of the output.
@@ -40,11 +40,11 @@ class SelfAttention(nn.Module):
     rotates_input: ClassVar[bool] = False
     """Whether rotary positions turn the input of the maps to queries and keys, not these."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, common: Common) -> None:
         super().__init__()
-        width, bias = sizes.d_model, sizes.bias
-        self.n_heads, self.head_dim = sizes.n_heads, width // sizes.n_heads
-        self.scoring = Scoring(scale=self.head_dim**-0.5, dropout=sizes.dropout)
+        width, bias = common.d_model, common.bias
+        self.n_heads, self.head_dim = common.n_heads, width // common.n_heads
+        self.scoring = Scoring(scale=self.head_dim**-0.5, dropout=common.dropout)
         self.q_proj = Linear(width, width, bias="q" in bias)
         self.k_proj = Linear(width, width, bias="k" in bias)
         self.v_proj = Linear(width, width, bias="v" in bias)

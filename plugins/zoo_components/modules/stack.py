@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,11 +10,11 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.context import LayerContext, SharedKeys
-from zoo.linear import Linear
 from zoo.position import PositionScheme, add_biases
-from zoo.transformer import check_images, check_mask
+from zoo.transformer import check_mask
 from zoo_components.modules.masks import join
-from zoo_components.modules.stack_inputs import check_inputs, check_memory
+from zoo_components.modules.padding import Padding, by_token
+from zoo_components.modules.stack_inputs import Inputs, check_memory
 from zoo_components.modules.unpadding import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
@@ -35,54 +35,53 @@ class LayerSchemes(NamedTuple):
 
 
 class Stack(nn.Module):
-    """Embedding, blocks, final norm. `order` lists the numbers of the layers in the order in which
-    they run; a layer that is listed again runs again, with the same weights. `key_sources` maps
-    places in this order to the earlier place whose keys and values are used there."""
+    """Embedding, blocks, final norm.
+
+    Args:
+        embed: the embedding, a submodule of the name `embed_name`.
+        layers: the modules in `layers`, and the position schemes inside each one's attention.
+        order: the numbers of the layers in the order in which they run; a layer that is listed
+            again runs again, with the same weights.
+        key_sources: for places in this order, the earlier place whose keys and values are used
+            there.
+        schemes: the position schemes inside attention, by the names of their modules.
+        norm: the final norm.
+        out_proj: the map to the width of the output, if that is another one.
+        memory_width: the width of what cross-attention attends to; None if there is none.
+        causal: whether a token attends to no later ones.
+        padding: which tokens are padding, and what becomes of it.
+        inputs: what the stack is called with.
+    """
 
     def __init__(
         self,
-        *,
         embed: nn.Module,
+        layers: Iterable[tuple[nn.Module, LayerSchemes]],
+        *,
         embed_name: str,
-        layers: Sequence[nn.Module],
-        schemes_of_layers: Sequence[LayerSchemes],
         order: Sequence[int],
         key_sources: Mapping[int, int],
         schemes: Mapping[str, PositionScheme],
         norm: nn.Module | None,
-        d_model: int,
-        output_width: int,
+        out_proj: nn.Module | None,
         memory_width: int | None,
         causal: bool,
-        pad_id: int | None,
-        padding_seen: bool,
-        padding_needed: bool,
-        count_positions: str,
-        takes_ids: bool,
-        input_width: int | None,
-        image_shape: tuple[int, int, int] | None,
-        n_vectors: int | None,
+        padding: Padding,
+        inputs: Inputs,
     ) -> None:
         super().__init__()
         self.embed_name = embed_name
         self.add_module(embed_name, embed)
-        self.layers = nn.ModuleList(layers)
-        self.schemes_of_layers = tuple(schemes_of_layers)
+        modules, of_layers = zip(*layers, strict=True)
+        self.layers = nn.ModuleList(modules)
+        self.schemes_of_layers: tuple[LayerSchemes, ...] = of_layers
         self.order = tuple(order)
         self.key_sources = dict(key_sources)
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
-        self.norm = norm
-        self.out_proj = (
-            Linear(d_model, output_width, bias=False) if output_width != d_model else None
-        )
-        self.memory_width = memory_width
-        self.causal = causal
-        self.pad_id = pad_id
-        self.padding_seen, self.padding_needed = padding_seen, padding_needed
-        self.count_positions = count_positions
-        self.takes_ids, self.input_width = takes_ids, input_width
-        self.image_shape, self.n_vectors = image_shape, n_vectors
+        self.norm, self.out_proj = norm, out_proj
+        self.memory_width, self.causal = memory_width, causal
+        self.padding, self.inputs = padding, inputs
 
     def extra_repr(self) -> str:
         """Whether positions see no later ones, as `print(model)` shows it."""
@@ -128,10 +127,7 @@ class Stack(nn.Module):
                 take; a mask is not boolean.
             ValueError: the shape of the inputs, the memory or a mask does not fit.
         """
-        if self.image_shape is None:
-            check_inputs(inputs, self.input_width, takes_ids=self.takes_ids)
-        else:
-            check_images(inputs, self.image_shape)
+        self.inputs.check(inputs)
         if inputs.is_floating_point() and inputs.dim() == 2:
             x, maps = self(
                 inputs[None],
@@ -147,17 +143,17 @@ class Stack(nn.Module):
         attended, memory_mask = self.checked_masks(
             inputs, memory, mask, memory_mask, global_tokens, cached=cache is not None
         )
-        real = self.token_mask(inputs, mask)
-        tokens = _by_token(mask) if self.padding_seen else real
+        real = self.padding.token_mask(inputs, mask)
+        tokens = by_token(mask) if self.padding.seen else real
         if cache is None:
             keys = positions = self.positions(inputs, mask)
-            attended = join(attended, self.padding_mask(inputs))
+            attended = join(attended, self.padding.attention_mask(inputs))
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
         # Of one token, whose mask has one row anyway, a fixed cache need not wait to be told.
         generated = cache is not None and not cache.fixed and _hides_more(real, mask)
-        if (self.padding_needed or generated) and attended is not None:
+        if (self.padding.needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
         x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
@@ -276,7 +272,8 @@ class Stack(nn.Module):
         """
         if mask is not None and mask.dim() != 2:
             raise ValueError("with a cache, a mask is (batch, length), False at padding")
-        counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
+        unpadded = self.padding.count_positions == "unpadded"
+        counted = self.padding.token_mask(inputs, mask) if unpadded else mask
         # Generation waits for each token anyway, and masks that hide nothing would slow attention.
         if tokens is not None and not cache.fixed and bool(tokens.all()):
             tokens = None
@@ -316,8 +313,8 @@ class Stack(nn.Module):
 
     def length(self, inputs: torch.Tensor) -> int:
         """The length of the embedded sequence."""
-        if self.n_vectors is not None:
-            return self.n_vectors
+        if self.inputs.n_vectors is not None:
+            return self.inputs.n_vectors
         length: int = inputs.shape[1]
         embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
         return length if embedded_length is None else embedded_length(length)
@@ -325,29 +322,10 @@ class Stack(nn.Module):
     def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The position of each token: (length,), or (batch, length) if some tokens are not counted;
         those have position -1."""
-        counted: torch.Tensor | None = None
-        pad_id = None if inputs.is_floating_point() else self.pad_id
-        if self.count_positions == "unpadded" and pad_id is not None:
-            counted = inputs != pad_id
-        elif self.count_positions == "unmasked" and mask is not None and mask.dim() == 2:
-            counted = mask
+        counted = self.padding.counted(inputs, mask)
         if counted is None:
             return torch.arange(self.length(inputs), device=inputs.device)
         return counted.cumsum(1) * counted - 1
-
-    def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask (batch, length), False at padding and at tokens that are hidden from all
-        queries."""
-        if self.pad_id is None or inputs.is_floating_point():
-            return _by_token(mask)
-        return join(_by_token(mask), inputs != self.pad_id)
-
-    def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """The mask (batch, 1, 1, length), False at padding; None if attention sees padding, or if
-        the spec states no `pad_id`."""
-        if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
-            return None
-        return (inputs != self.pad_id)[:, None, None, :]
 
 
 def _batch_of_one(one: torch.Tensor | None) -> torch.Tensor | None:
@@ -358,8 +336,3 @@ def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
     """Return whether there is padding that the mask (batch, length) does not hide: a generated
     token like any other, from which the next one is predicted."""
     return real is not None and not bool((real if mask is None else real == mask).all())
-
-
-def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """The mask if it is (batch, length), the same for all queries."""
-    return mask if mask is not None and mask.dim() == 2 else None

@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
+from zoo.transformer import check_images
 from zoo_components.modules.embedding import not_ids
 
 
-def check_inputs(inputs: torch.Tensor, width: int | None, *, takes_ids: bool) -> None:
-    """Refuse inputs that are neither ids nor vectors, or are no vectors of this width, if it is not
-    None.
+class Inputs(NamedTuple):
+    """What a stack is called with.
 
-    Raises:
-        TypeError: they are not a tensor, not of floating-point numbers where they must be, or of
-            such numbers where ids must be.
-        ValueError: their shape is wrong.
+    Args:
+        takes_ids: whether its embedding takes ids of tokens.
+        width: that of the vectors that the embedding takes; None if any fits, or none is taken.
+        image_shape: the (channels, height, width) of the images that it takes; None if it takes
+            none.
+        n_vectors: the number of vectors that each input becomes; None if that follows its length.
     """
-    if not isinstance(inputs, torch.Tensor):
-        what = type(inputs).__name__
-        raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
-    if takes_ids and width is None and inputs.is_floating_point():
-        raise not_ids(inputs)
-    if inputs.is_floating_point() or width is not None:
+
+    takes_ids: bool
+    width: int | None
+    image_shape: tuple[int, int, int] | None
+    n_vectors: int | None
+
+    def check(self, inputs: torch.Tensor) -> None:
+        """Refuse inputs that are none of these.
+
+        Raises:
+            TypeError: they are not a tensor, not of floating-point numbers where they must be, or
+                of such numbers where ids must be.
+            ValueError: their shape is wrong.
+        """
+        if self.image_shape is not None:
+            check_images(inputs, self.image_shape)
+            return
+        if not isinstance(inputs, torch.Tensor):
+            what = type(inputs).__name__
+            raise TypeError(
+                f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}"
+            )
+        if self.takes_ids and self.width is None and inputs.is_floating_point():
+            raise not_ids(inputs)
+        if inputs.is_floating_point() or self.width is not None:
+            self._check_vectors(inputs)
+        elif inputs.dim() != 2:
+            hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
+            raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
+
+    def _check_vectors(self, inputs: torch.Tensor) -> None:
         if not inputs.is_floating_point():
             raise TypeError(f"this model takes vectors, floating-point numbers, not {inputs.dtype}")
-        if inputs.dim() not in (2, 3) or width not in (None, inputs.shape[-1]):
-            sizes = f"(batch, length, {width or 'width'})"
+        if inputs.dim() not in (2, 3) or self.width not in (None, inputs.shape[-1]):
+            sizes = f"(batch, length, {self.width or 'width'})"
             raise ValueError(f"vectors are {sizes}, not {tuple(inputs.shape)}")
-    elif inputs.dim() != 2:
-        hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
-        raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
 
 
 def check_memory(

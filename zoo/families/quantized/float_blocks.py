@@ -13,7 +13,11 @@ from zoo.families.quantized.tensor import Quantized
 
 def fp8(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     """Floats of 8 bits, with a scale for each block (DeepSeek-V3: arXiv:2412.19437, section
-    3.3), or for the whole tensor, which AutoFP8 names `weight_scale`."""
+    3.3), or for the whole tensor, which AutoFP8 names `weight_scale`.
+
+    Raises:
+        WeightsError: the settings state a block that is none, or a scale has no values beside it.
+    """
     size = stated.settings.get("weight_block_size")
     if size is not None and not is_block(size):
         message = f"`weight_block_size` must be two numbers of rows and columns, not {size!r}"
@@ -32,7 +36,11 @@ def fp8(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
 
 def mxfp4(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     """Floats of 4 bits, 32 by 32 with a scale that is a power of 2 (OCP Microscaling Formats 1.0),
-    as of gpt-oss: experts whose matrices are stored as (expert, out, in / 32, 16)."""
+    as of gpt-oss: experts whose matrices are stored as (expert, out, in / 32, 16).
+
+    Raises:
+        WeightsError: the shape of values is another one, or scales have no values beside them.
+    """
     found: dict[str, Group] = {}
     for name in that_end(stored, "_scales"):
         base = name.removesuffix("_scales")
