@@ -275,7 +275,7 @@ def test_validate_json(command: Zoo) -> None:
         "spec": "tiny.toml",
         "valid": True,
         "name": "tiny",
-        "digest": found.digest,
+        "spec_digest": found.digest,
         "parameters": found.n_parameters,
     }
     assert (bad["spec"], bad["valid"]) == ("bad.toml", False)
@@ -341,7 +341,7 @@ def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
     assert data["kv_cache_bytes_per_token"] == cache
     cache = {"float32": 4 * sizes["source"], "bfloat16": 2 * sizes["source"]}
     assert data["kv_cache_bytes_per_source_token"] == cache
-    assert (data["name"], data["digest"]) == (model, zoo.read_spec(model).digest)
+    assert (data["name"], data["spec_digest"]) == (model, zoo.read_spec(model).digest)
 
 
 def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:

@@ -152,7 +152,11 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
     document = find_document(file, registry)
     if not is_recipe(document):
         found = spec_of(document, registry)
-        return {"name": found.name, "digest": found.digest, "parameters": found.n_parameters}
+        return {
+            "name": found.name,
+            "spec_digest": found.digest,
+            "parameters": found.n_parameters,
+        }
     from zoo.training.checking import check_recipe
     from zoo.training.recipe import recipe_of
 
@@ -163,7 +167,7 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
     return {
         "name": recipe.head.name,
         "model": spec.name,
-        "digest": spec.digest,
+        "spec_digest": spec.digest,
         "parameters": spec.n_parameters,
         "examples": splits and {part: len(found) for part, found in splits.parts.items()},
     }
@@ -172,10 +176,10 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
 def _valid_text(report: dict[str, Any]) -> str:
     told = f"{report['spec']}: {report['name']}"
     if "model" not in report:
-        return f"{told} {report['digest']}"
+        return f"{told} {report['spec_digest']}"
     counts = [f"{n:,} {part}" for part, n in (report["examples"] or {}).items() if n]
     examples = f", examples: {', '.join(counts)}" if counts else ""
-    return f"{told}, model: {report['model']} {report['digest']}{examples}"
+    return f"{told}, model: {report['model']} {report['spec_digest']}{examples}"
 
 
 def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
