@@ -78,7 +78,8 @@ def _entry(name: str, registry: Registry) -> Entry:
         kinds = {kind for of_slot in registry.plugins.values() for kind in of_slot}
         known = {*every_plugin(registry), *registry.plugins, *kinds}
         help = did_you_mean(name, known, "`zoo list components` lists all")
-        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help))
+        missing = registry.perhaps_missing()
+        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help, related=missing))
     return entry
 
 

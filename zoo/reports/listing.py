@@ -117,7 +117,8 @@ def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
         known = {row[key] for row in rows for key in ("name", "slot") if key in row}
         hint = did_you_mean(pattern, known, f"`zoo list{f' {what}' if what else ''}` lists all")
     sought = " or ".join(group.removesuffix("s") for group in groups)
-    return Problem(f"no {sought} matches {quoted(pattern)}", help=hint)
+    message = f"no {sought} matches {quoted(pattern)}"
+    return Problem(message, help=hint, related=registry.perhaps_missing())
 
 
 def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
