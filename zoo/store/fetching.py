@@ -54,7 +54,7 @@ def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping
         try:
             with source_code(what):
                 pinned = checked_source(source.pinned(access), type(source), "pinned")
-                return pinned, _checked_sizes(pinned.files(access), type(source))
+                return pinned, checked_sizes(pinned.files(access), type(source))
         except _BrokenOffError as error:
             failures += 1
             _wait_after(failures, source, error)
@@ -67,7 +67,7 @@ def checked_source(found: object, of: type[Source], method: str) -> Source:
     raise TypeError(f"`{method}` of {of.__name__} returned {quoted(found)}, which is no source")
 
 
-def _checked_sizes(found: object, of: type[Source]) -> Mapping[str, int]:
+def checked_sizes(found: object, of: type[Source]) -> Mapping[str, int]:
     """Return what `files` of a source returned. Raises `TypeError` if that is no mapping of paths
     to sizes."""
     if not isinstance(found, Mapping):
@@ -273,4 +273,7 @@ def source_code(what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _BrokenOffError(f"{what} failed: {error.strerror or error}") from error
+            reason = f"{error.strerror or error}"
+            if error.filename is not None:
+                reason = f"{reason}: {quoted(error.filename, 500)}"
+            raise _BrokenOffError(f"{what} failed: {reason}") from error
