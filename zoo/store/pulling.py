@@ -162,7 +162,8 @@ def _fetch_all(
     source, expected = model.source, dict[str, File | int](model.manifest.files)
     try:
         if not model.is_pinned:
-            source, found = selected_files(source, access, model.name, SELECTED)
+            imported = model.manifest.family is not None
+            source, found = selected_files(source, access, model.name, SELECTED, imported=imported)
             expected = dict[str, File | int](found)
         on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
         files = fetch_all(source, expected, folder, store, access)
