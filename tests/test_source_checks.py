@@ -167,6 +167,13 @@ def test_each_check_fails_on_something() -> None:
     assert {check for check, _, _ in BROKEN.values()} == {*OF_THE_CLASS, *OF_A_PLACE}
 
 
+def test_offline_nothing_elsewhere_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_OFFLINE", "1")
+    assert report(place).ok
+    with pytest.raises(AssertionError, match="pinned      FAILED  ZOO_OFFLINE forbids to reach it"):
+        check_plugin("source", "https", values={"url": "https://127.0.0.1:1/model"})
+
+
 def test_wrong_keys_of_a_place_are_told(place: Path) -> None:
     told = report(place, values={"paths": "model.zip"}).text()
     assert "the key `path` is missing; unknown key `paths`\n" in told

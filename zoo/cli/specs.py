@@ -355,28 +355,29 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
 
 
 def _listed(registry: Registry) -> Iterable[str]:
-    return [*models(registry), *registry.plugins, *components(registry)]
+    return [*models(registry), *registry.plugins, *components(registry), "source"]
 
 
 @click.command("list")
 @click.argument(
     "what",
     required=False,
-    metavar="[models|components]",
-    type=NameType(lambda registry: ["models", "components", *_listed(registry)]),
+    metavar="[models|components|sources]",
+    type=NameType(lambda registry: ["models", "components", "sources", *_listed(registry)]),
 )
 @click.argument("pattern", required=False, type=NameType(_listed))
 @json_option
 @click.pass_obj
 def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
-    """List the registered models and components.
+    """List the registered models, components and sources.
 
     With a PATTERN (`rot*`), only those whose name matches, or the components of a slot (`norm`).
+    Sources are where published models come from.
     """
-    from zoo.reports.listing import listing_data, listing_text
+    from zoo.reports.listing import GROUPS, listing_data, listing_text
 
-    if what not in (None, "models", "components"):
+    if what not in (None, *GROUPS):
         if pattern is not None:
-            raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
+            raise click.UsageError(f"{what!r} is none of {', '.join(map(repr, GROUPS))}")
         what, pattern = None, what
     print_report(as_json, listing_data(layers(), what, pattern), listing_text)

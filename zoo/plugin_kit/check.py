@@ -86,7 +86,7 @@ def _entry(name: str, registry: Registry) -> Entry:
     if entry is None:
         every = every_plugin(registry)
         known = {part for one in every for part in (one, *one.split("."))}
-        help = did_you_mean(name, known, "`zoo list components` lists those of specs")
+        help = did_you_mean(name, known, "`zoo list components` and `zoo list sources` list them")
         missing = registry.perhaps_missing()
         raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help, related=missing))
     return entry

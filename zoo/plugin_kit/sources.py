@@ -20,7 +20,7 @@ from zoo.model_files import SELECTED, selected
 from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
-from zoo.source import Access, Source, SourceError, Stream
+from zoo.source import Access, Source, SourceError, Stream, offline
 from zoo.store.fetching import checked_sizes, checked_source, source_code
 from zoo.store.manifest_text import source_and_files
 from zoo.store.pretrained import read_source_table
@@ -121,6 +121,8 @@ class _Subject:
 
     def pinned(self) -> None:
         """It is made from its keys, and written to the file of a model and read back equal."""
+        if self.cls.remote and (variable := offline()):
+            raise PromiseError(f"{variable} forbids to reach it", help="leave `--values` out")
         table = Document("--values", {"source": {**self.values, "kind": self.kind}})
         problems: list[Problem] = []
         source = read_source_table(table, self.registry, problems)

@@ -150,7 +150,7 @@ class RegistryFile:
             elif not (folders := spec.submodule_search_locations):
                 self._report(f"{quoted(package)} is a module, and no package", place())
             elif not ((folder := Path(next(iter(folders)))) / FILE_NAME).is_file():
-                hint = f"it is in {folder}: another package of this name, or another version?"
+                hint = f"it is in {folder}: does its wheel leave the file out?"
                 self._report(f"the package {quoted(package)} ships no {FILE_NAME}", place(), hint)
             else:
                 yield Included(folder / FILE_NAME, place)

@@ -275,7 +275,10 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
             stack.close()
         if file.tell() < size:
             message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
-            raise _BrokenOffError(message)
+            hint = "the source has been changed or damaged"
+            if source.remote:
+                hint = f"another attempt may go on there; otherwise, {hint}"
+            raise _BrokenOffError(Problem(message, help=hint))
 
 
 def _next(chunks: Iterator[bytes], what: str) -> memoryview:

@@ -198,7 +198,9 @@ def _check_content(model: Pretrained, folder: Path) -> str:
     stated = model.manifest.content_digest
     if stated is not None and found != stated:
         place = model.document.place(("content_digest",), value=True)
-        raise StoreError(Problem(f"the weights of {model.name} have the digest {found}", place))
+        message = f"the weights of {model.name} have the digest {found}"
+        hint = "the source has been changed, or this line is about other weights"
+        raise StoreError(Problem(message, place, hint))
     return found
 
 
