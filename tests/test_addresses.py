@@ -138,6 +138,28 @@ def test_a_folder_elsewhere(checkpoint: Path, project: Path, store: Store) -> No
     assert contents(project / "ours") == contents(project / "from-folder")
 
 
+def test_an_adapter_beside_weights_is_not_left_out(
+    checkpoint: Path, project: Path, store: Store, refused: Refused
+) -> None:
+    """As for a folder: `transformers` would merge it, and its file is none that is downloaded."""
+    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    told = refused("import", f"file://{checkpoint}", "-o", "ours")
+    assert f"file://{checkpoint}: adapter_config.json says that there is an adapter\n" in told
+    assert "as `--adapter`" in told
+    manifest = (
+        'format = 1\nfamily = "llama"\ntrust = "first_use"\nlicense = { weights = "CC0-1.0" }\n'
+        f"[source]\nkind = 'local'\npath = '{checkpoint}'\n"
+    )
+    (project / "models").mkdir(exist_ok=True)
+    (project / "models" / "tiny.v1.toml").write_text(manifest)
+    (project / "registry.toml").write_text("format = 1\ncatalog = 'models'\n")
+    told = refused("pull", "tiny.v1", "--trust-first-use")
+    assert "tiny.v1: adapter_config.json says that there is an adapter\n" in told
+    (checkpoint / "adapter_config.json").unlink()
+    assert run(["import", f"file://{checkpoint}", "-o", "ours"]) == 0
+    assert run(["pull", "tiny.v1", "--trust-first-use"]) == 0
+
+
 def test_addresses_of_nothing(
     hub: Hub,
     project: Path,

@@ -275,7 +275,7 @@ def test_validate_json(command: Zoo) -> None:
         "spec": "tiny.toml",
         "valid": True,
         "name": "tiny",
-        "digest": found.digest,
+        "spec_digest": found.digest,
         "parameters": found.n_parameters,
     }
     assert (bad["spec"], bad["valid"]) == ("bad.toml", False)
@@ -341,7 +341,7 @@ def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
     assert data["kv_cache_bytes_per_token"] == cache
     cache = {"float32": 4 * sizes["source"], "bfloat16": 2 * sizes["source"]}
     assert data["kv_cache_bytes_per_source_token"] == cache
-    assert (data["name"], data["digest"]) == (model, zoo.read_spec(model).digest)
+    assert (data["name"], data["spec_digest"]) == (model, zoo.read_spec(model).digest)
 
 
 def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
@@ -501,11 +501,10 @@ def listed(out: str) -> dict[str, list[str]]:
 
 def test_list(command: Zoo) -> None:
     everything = listed(command("list")[1])
-    models, components = (
-        listed(command("list", "models")[1]),
-        listed(command("list", "components")[1]),
+    models, components, sources = (
+        listed(command("list", what)[1]) for what in ("models", "components", "sources")
     )
-    assert everything == models | components
+    assert everything == models | components | sources
     assert set(models) == {IN_REGISTRY, IN_CATALOG}
     assert {"vaswani-base", "gpt2", "llama-3-8b"} <= set(models[IN_REGISTRY])
     assert {"gpt2.openai", "bert-base.uncased"} <= set(models[IN_CATALOG])
@@ -556,8 +555,12 @@ def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], comma
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["modles"], "no model or component matches `modles`", "did you mean `zoo list models`?"),
-        (["rotery"], "no model or component matches", "did you mean `rotary`?"),
+        (
+            ["modles"],
+            "no model, component or source matches `modles`",
+            "did you mean `zoo list models`?",
+        ),
+        (["rotery"], "no model, component or source matches", "did you mean `rotary`?"),
         (["components", "norn"], "no component matches", "did you mean `norm`?"),
         (["models", "lama-3-8*"], "no model matches", "did you mean `llama-3-8b`?"),
         (["components", "gpt2"], "no component matches", "`zoo list models gpt2` finds some"),
@@ -636,13 +639,13 @@ def test_list_json(command: Zoo) -> None:
     (row,) = json.loads(out)["components"]
     assert (row["name"], row["slot"]) == ("mlp", "ffn")
     assert row["target"] == "zoo_components.ffn:Mlp"
-    assert json.loads(command("list", "--json")[1]).keys() == {"models", "components"}
+    assert json.loads(command("list", "--json")[1]).keys() == {"models", "components", "sources"}
 
 
 def test_list_of_something_else(command: Zoo) -> None:
     status, _, err = command("list", "plugins", "mlp")
     assert status == 2
-    assert "'plugins' is neither 'models' nor 'components'" in err
+    assert "'plugins' is none of 'models', 'components', 'sources'" in err
 
 
 SMALL = "transformer-small.tatoeba-de-en"

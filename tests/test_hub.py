@@ -166,5 +166,7 @@ def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
     pulled = zoo("pull", "gpt2-large.openai", "--trust-first-use")
     assert pulled.returncode == 2
-    assert re.search("gpt2-large cannot be read from the hub: .*refused", pulled.stderr)
+    told = "cannot be read from the hub: https://127.0.0.1:1 cannot be reached: .*refused"
+    assert re.search(f"gpt2-large {told}", pulled.stderr)
+    assert "help: `HF_ENDPOINT` names a mirror of the hub" in pulled.stderr
     assert "plugin" not in pulled.stderr

@@ -57,7 +57,7 @@ def test_components_match_by_their_names_and_by_their_slots(own: zoo.Registry) -
 
 def test_of_two_words_the_first_is_what_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "modles", "gpt*"]) == 2
-    assert "'modles' is neither 'models' nor 'components'" in capsys.readouterr().err
+    assert "'modles' is none of 'models', 'components', 'sources'" in capsys.readouterr().err
 
 
 def test_the_default_of_a_slot_is_marked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,3 +129,18 @@ def test_a_family_that_is_not_known(families: Path, refused: Refused) -> None:
     told = refused("families", "yuors")
     assert "there is no family `yuors`" in told
     assert "did you mean `yours`?" in told
+
+
+def test_sources_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of them is imported: this file is not there."""
+    registry = tmp_path / "registry.toml"
+    registry.write_text("format = 1\n[source]\nmine = 'absent.py:Mine'\n")
+    assert run(["--registry", str(registry), "list", "sources"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["source"]
+    assert dict(lines[1:])["local"] == "The files of a folder; or one file, under its own name"
+    assert sorted(name for name, *_ in lines[1:]) == [
+        "fsspec", "hf", "https", "local", "mine", "pypi"
+    ]  # fmt: skip
+    assert run(["list", "source.h*"]) == 0
+    assert capsys.readouterr().out.split()[1] == "hf"

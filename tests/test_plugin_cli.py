@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from broken_plugins import BROKEN
+from trials import on_terminal
 
 from zoo.errors import ZooError
 from zoo.plugin_kit.project import new_plugin
@@ -255,7 +255,7 @@ def test_check_takes_values(tmp_path: Path) -> None:
     for text in ("std = 0.5", "0.5"):
         assert "is no table of TOML" in refused(*check, text, cwd=tmp_path)
     told = refused(*check, "{ std = 0.5 }", "init.torch", cwd=tmp_path)
-    assert "--values are those of one component, not of 2" in told
+    assert "--values are those of one plugin, not of 2" in told
 
 
 def test_check_says_what_fails_and_why(tmp_path: Path) -> None:
@@ -320,17 +320,13 @@ def test_what_a_plugin_prints_on_import_leaves_the_output_of_commands_alone(
     assert done.stderr == "imported\n"
 
 
-def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
-    terminal, stderr = os.openpty()
-    command = [sys.executable, "-m", "zoo", "plugin", "check", "init.normal"]
-    stdout = subprocess.run(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, check=True
-    )
-    os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a character
-    os.close(terminal)
-    assert "checking" in shown
-    assert stdout.stdout.startswith(b"init.normal: ok (imports")
+def test_progress_is_shown_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, on_screen = on_terminal("plugin", "check", "init.normal")
+    assert b"checking" in on_screen
+    assert out.startswith("init.normal: ok (imports")
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,8 @@ def test_the_maps_of_the_templates_take_updates_and_8_bits(tmp_path: Path) -> No
 def test_the_templates_are_clean(tmp_path: Path) -> None:
     """For ruff and `mypy --strict`; so is the component that the tutorial makes from one."""
     registry = project(tmp_path)
-    written = [file for slot in SLOTS for file in new_plugin(slot, f"my_{slot}", registry)]
+    slots = (*SLOTS, "source")
+    written = [file for slot in slots for file in new_plugin(slot, f"my_{slot}", registry)]
     page = (ROOT / "docs" / "plugins.md").read_text()
     tutorial = re.findall(r"```python\n(\"\"\"`gated_bottleneck`.*?)```", page, flags=re.DOTALL)
     assert len(tutorial) == 2
@@ -298,7 +299,7 @@ def test_the_templates_are_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slot", SLOTS)
+@pytest.mark.parametrize("slot", [*SLOTS, "source"])
 def test_the_shipped_catalogue_keeps_all_promises(slot: str, shipped: list[Report]) -> None:
     reports = [report for report in shipped if report.plugin.startswith(f"{slot}.")]
     assert reports

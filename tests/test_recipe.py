@@ -292,11 +292,11 @@ def test_a_valid_recipe_is_told_with_its_model_and_examples(project: Path) -> No
         "valid": True,
         "name": "toy",
         "model": "toy",
-        "digest": model.digest,
+        "spec_digest": model.digest,
         "parameters": model.n_parameters,
         "examples": {"train": len(PAIRS) - 4, "valid": 4, "test": 0},
     }
-    assert spec["digest"] == model.digest
+    assert spec["spec_digest"] == model.digest
     assert validated(project, "recipe.toml")[1] == (
         f"recipe.toml: toy, model: toy {model.digest}, examples: {len(PAIRS) - 4} train, 4 valid\n"
     )

@@ -288,6 +288,34 @@ def test_a_registry_goes_over_what_it_includes(package: Path, project: Path) -> 
     assert zoo.load_registry().plugins["norm"]["packaged"].folder == project
 
 
+def test_who_includes_packages_decides_between_their_names(package: Path, project: Path) -> None:
+    """Nobody could use a package any more as soon as another, or the zoo, had one of its names."""
+    (package / "registry.toml").write_text(
+        "format = 1\n[norm]\nlayer_norm = 'parts/norms.py:Packaged'\n"
+        "[defaults]\nnorm = 'layer_norm'\n"
+    )
+    (package / "parts").mkdir()
+    (package / "norms.py").rename(package / "parts" / "norms.py")
+    include = "format = 1\ninclude = ['zoo_extras']\n"
+    write(project / "registry.toml", include)
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry()
+    lines = {
+        'layer_norm = { target = "zoo_extras.parts.norms:Packaged", override = true }': "norm",
+        'norm = { kind = "layer_norm", override = true }': "defaults",
+    }
+    assert [problem.help for problem in caught.value.problems] == [
+        f"rename one, or decide in `registry.toml`, below `[{table}]`: {line}"
+        for line, table in lines.items()
+    ]
+    tables = [f"[{table}]\n{line}\n" for line, table in lines.items()]
+    write(project / "registry.toml", include + "".join(tables))
+    # A module of this name, for whoever imports it.
+    assert (package / "parts" / "norms.py").is_file()
+    target = zoo.load_registry().plugins["norm"]["layer_norm"].target
+    assert target == "zoo_extras.parts.norms:Packaged"
+
+
 def test_packages_that_include_each_other(package: Path, project: Path) -> None:
     text = (package / "registry.toml").read_text()
     (package / "registry.toml").write_text(text.replace("[norm]", 'include = "zoo_extras"\n[norm]'))
@@ -295,29 +323,73 @@ def test_packages_that_include_each_other(package: Path, project: Path) -> None:
     assert "packaged" in zoo.load_registry().plugins["norm"]
 
 
-def test_what_cannot_be_included(
-    package: Path, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as for `python -c`
+def test_what_cannot_be_included(package: Path, project: Path) -> None:
     (package / "registry.toml").unlink()
-    text = 'format = 1\ninclude = ["zoo_nothing", 3, "zoo_extras", "os", "a.b", "__main__"]\n'
+    text = 'format = 1\ninclude = [3, "zoo_extras", "os", "a.b"]\n'
     write(project / "registry.toml", text)
     with pytest.raises(zoo.RegistryError) as caught:
         zoo.load_registry()
     expected = {
-        '"zoo_nothing"': "no package `zoo_nothing` is installed",
         "3": "`include` must be the name of an installed package, or an array of names",
         '"zoo_extras"': "the package `zoo_extras` ships no registry.toml",
-        '"os"': "no package `os` is installed",
+        '"os"': "`os` is a module, and no package",
         '"a.b"': "`include` must be the name of an installed package, or an array of names",
-        '"__main__"': "no package `__main__` is installed",
     }
     line = text.split("\n")[1]
     assert [
         (p.place.column, p.place.width, p.message) for p in caught.value.problems if p.place
     ] == [(line.index(item) + 1, len(item), message) for item, message in expected.items()]
     helps = {p.message: p.help for p in caught.value.problems}
-    assert str(sys.executable) in str(helps["no package `zoo_nothing` is installed"])
+    assert str(package) in str(helps["the package `zoo_extras` ships no registry.toml"])
+
+
+def test_a_missing_package_is_an_error_only_where_it_may_be_needed(
+    package: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as for `python -c`
+    absent = ["zoo_nothing", "__main__"]
+    text = f"format = 1\ninclude = {['zoo_nothing', 'zoo_extras', *absent[1:]]}\n"
+    write(project / "registry.toml", text)
+    with pytest.warns(zoo.registry.MissingPackageWarning) as told:
+        registry = zoo.load_registry()
+    assert [str(one.message).partition(" is not installed")[0] for one in told] == [
+        f"registry.toml:2:{text.split(chr(10))[1].index(name)}: the package `{name}`"
+        for name in absent
+    ]
+    assert all(sys.executable in str(one.message) for one in told)
+    assert "packaged" in registry.plugins["norm"]
+    zoo.read_spec(SPEC, registry=registry)
+    write(project / "mine.toml", SPEC + 'norm = "layer_nrm"\n')
+    with pytest.raises(zoo.SpecError, match="unknown norm `layer_nrm`") as caught:
+        zoo.read_spec("mine.toml", registry=registry)
+    (problem,) = caught.value.problems
+    assert problem.help == "did you mean `layer_norm`?"
+    assert [note for note, _ in problem.related] == [
+        f"the package `{name}` is not installed, and may register it" for name in absent
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::zoo.registry.MissingPackageWarning")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "show absent",
+        "load absent",
+        "pull absent",
+        "list models absent",
+        "families absent",
+        "plugin check ffn.absent",
+        "show extends.toml",
+    ],
+)
+def test_what_is_not_known_may_be_in_a_missing_package(
+    arguments: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(project / "registry.toml", "format = 1\ninclude = 'zoo_nothing'\n")
+    write(project / "extends.toml", SPEC + "extends = 'absent'\n")
+    assert run(arguments.split()) == 2
+    told = "registry.toml:2:11: note: the package `zoo_nothing` is not installed, and may register"
+    assert told in capsys.readouterr().err
 
 
 def test_a_package_is_included_by_the_name_that_it_is_imported_by(

@@ -764,7 +764,9 @@ def test_a_folder_is_asked_once(
     register(project, "small.v1", entry(LOCAL, bundle()))
     short = {path: content[:-1] for path, content in bundle().items()}
     write_files(project / "published", short)
-    assert "ends after" in refused("pull", "small.v1")
+    told = refused("pull", "small.v1")
+    assert "ends after" in told
+    assert told.endswith("help: the source has been changed or damaged\n")
     assert waited == []
 
 

@@ -1088,7 +1088,9 @@ def test_what_cannot_be_built_does_not_wait_for_its_digests(
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:
     digest = "sha256:" + "0" * 64
     register(project, "small.v1", entry(LOCAL, bundle(), f'content_digest = "{digest}"'))
-    assert "have the digest" in refused("pull", "small")
+    told = refused("pull", "small")
+    assert "have the digest" in told
+    assert "help: the source has been changed, or this line is about other weights\n" in told
 
 
 def test_the_content_digest_is_checked_of_what_was_pulled_before_too(
@@ -1677,11 +1679,22 @@ def test_a_name_that_means_no_model(
         zoo.load_registry().catalog.check()
 
 
+@pytest.mark.parametrize("command", ["pull", "rm"])
+def test_a_command_about_models_wants_a_name(
+    command: str, published: Path, store: Store, refused: Refused
+) -> None:
+    """None does not mean all: that would be gigabytes, or everything there is."""
+    assert run(["pull", "small"]) == 0
+    assert "Missing argument 'NAMES...'" in refused(command)
+    assert run(["verify"]) == 0
+
+
 def test_names_are_listed_by_a_pattern(
     project: Path, published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register(project, "small.v2", entry(LOCAL, bundle()))
     register(project, "large.v1", entry(LOCAL, bundle()))
+    (project / "models" / "small.v3.toml").mkdir()
     assert run(["list", "models", "small*"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert names == ["small.v1", "small.v2"]

@@ -113,7 +113,8 @@ def _find_parent(
         return saved
     where = "in the registry" if folder is None else f"{near} or in the registry"
     message = f"there is no spec {quoted(name)} {where}"
-    return Problem(message, here(), _instead(name, folder, registry))
+    hint = _instead(name, folder, registry)
+    return Problem(message, here(), hint, registry.perhaps_missing())
 
 
 def _instead(name: str, folder: Path | None, registry: Registry) -> str:

@@ -44,6 +44,9 @@ ADDED_TOKENS = "added_tokens.json"
 """The tokens that were added to these."""
 RECIPE = "recipe.toml"
 """How the model was trained."""
+ADAPTER_CONFIG = "adapter_config.json"
+"""What an adapter changes in the weights of another folder. `transformers` merges an adapter that
+is beside weights, so that these alone would be another model."""
 
 COMPANIONS = (
     TOKENIZER,

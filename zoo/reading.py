@@ -146,7 +146,8 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     if name.partition(".")[0] in registry.plugins:
         known += _components("*", registry)
     hint = of_no_model(name, known)
-    return Problem(f"there is no file and no model {quoted(name)}", help=hint)
+    message = f"there is no file and no model {quoted(name)}"
+    return Problem(message, help=hint, related=registry.perhaps_missing())
 
 
 def _no_file(name: str, files: list[str], registry: Registry) -> Problem:

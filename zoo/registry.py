@@ -7,6 +7,8 @@ use.
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from zoo.registering.registry_file import (
     SLOT_NAMES,
     SOURCE,
     Entry,
+    Missing,
     RegistryFile,
     read_registry_file,
 )
@@ -32,11 +35,15 @@ if TYPE_CHECKING:
     from zoo.source import Source
 
 
+class MissingPackageWarning(UserWarning):
+    """A registry includes a package that is not installed: its names are not known here."""
+
+
 @dataclass
 class Registry:
     """All layers merged. `plugins[slot][name]`, `sources[kind]` and `models[name]` hold the
-    entries, `families` the folders of family files, `catalog` the published models; `budget`
-    limits the size of specs."""
+    entries, `families` the folders of family files, `catalog` the published models; `missing` the
+    packages that are included and not installed. `budget` limits the size of specs."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOT_NAMES}
@@ -46,6 +53,7 @@ class Registry:
     catalog: Catalog = field(default_factory=Catalog)
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
     families: list[Path] = field(default_factory=list[Path])
+    missing: list[Missing] = field(default_factory=list[Missing])
     budget: Budget = field(default_factory=Budget)
     _loaded: dict[tuple[str, str], type[Any]] = field(
         default_factory=dict["tuple[str, str]", "type[Any]"], repr=False
@@ -78,7 +86,8 @@ class Registry:
                 hint = did_you_mean(name, entries)
                 if group != SOURCE and others:
                     hint = f"{quoted(name)} is registered as {others[0]}, not as {group}"
-                raise RegistryError(Problem(message, at() if at else None, hint))
+                where = at() if at else None
+                raise RegistryError(Problem(message, where, hint, self.perhaps_missing()))
             self._loaded[group, name] = _load(entries[name], at)
         return self._loaded[group, name]
 
@@ -86,6 +95,14 @@ class Registry:
         """Return the entries of a slot, of `source`, `models` or `defaults`, by name."""
         others = {SOURCE: self.sources, "models": self.models, "defaults": self.defaults}
         return others[group] if group in others else self.plugins[group]
+
+    def perhaps_missing(self) -> tuple[tuple[str, Place], ...]:
+        """Return the notes of a problem about an unknown name: one for each missing package, which
+        may register it."""
+        return tuple(
+            (f"the package {quoted(one.package)} is not installed, and may register it", one.place)
+            for one in self.missing
+        )
 
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
@@ -213,7 +230,8 @@ def registered_near(file: str, group: str, name: str) -> str | None:
 
 
 def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:
-    """Read and merge the layers of `find_registries`.
+    """Read and merge the layers of `find_registries`. Each package that they include and that is
+    not installed gives a `MissingPackageWarning`: only who uses its names needs it.
 
     Args:
         extra: a further registry, with priority over the others.
@@ -222,7 +240,14 @@ def load_registry(extra: str | Path | None = None, *, budget: Budget | None = No
     Raises:
         RegistryError: every problem of every layer: a malformed line, a name defined twice.
     """
-    return replace(read_layers(find_registries(extra)), budget=budget or Budget())
+    registry = replace(read_layers(find_registries(extra)), budget=budget or Budget())
+    for one in registry.missing:
+        message = (
+            f"{one.place}: the package {quoted(one.package)} is not installed, and what it "
+            f"registers is not known here: install it for this Python, {sys.executable}"
+        )
+        warnings.warn(message, MissingPackageWarning, stacklevel=2)
+    return registry
 
 
 def read_layers(paths: Iterable[Path]) -> Registry:
@@ -234,17 +259,19 @@ def read_layers(paths: Iterable[Path]) -> Registry:
     layers = _Layers()
     for path in paths:
         layers.add(path)
-    if layers.problems:
-        raise RegistryError(in_order(layers.problems))
+    if problems := [*layers.problems, *layers.twice.values()]:
+        raise RegistryError(in_order(problems))
     return layers.registry
 
 
 class _Layers:
-    """Merges registries and collects the problems of all of them."""
+    """Merges registries and collects the problems of all of them. `twice` are those of names that
+    two registries have, which a later one settles if it goes over both."""
 
     def __init__(self) -> None:
         self.registry = Registry()
         self.problems: list[Problem] = []
+        self.twice: dict[tuple[str, str], Problem] = {}
         self._seen: set[str] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
@@ -259,30 +286,47 @@ class _Layers:
             self.problems += error.problems
             return
         self.problems += file.problems
+        self.registry.missing += file.missing
         # First, so that this registry's own entries have priority over included ones.
         for other in file.included:
             self.add(other.path, other.named)
-        self._add_lines(file)
+        self._add_lines(file, included)
 
-    def _add_lines(self, file: RegistryFile) -> None:
+    def _add_lines(self, file: RegistryFile, included: Callable[[], Place] | None) -> None:
         if file.families is not None:
             self.registry.families.append(file.families)
         if file.catalog is not None:
             self.registry.catalog.folders.append(file.catalog)
         for entry in file.entries:
-            names = self.registry.entries(entry.group)
+            names, key = self.registry.entries(entry.group), (entry.group, entry.name)
             first = names.get(entry.name)
             if first is None or entry.override:
                 names[entry.name] = entry
+                self.twice.pop(key, None)
             else:
-                self.problems.append(_registered_twice(entry, first))
+                self.twice.setdefault(key, _registered_twice(entry, first, included))
 
 
-def _registered_twice(entry: Entry, first: Entry) -> Problem:
-    over = f'{entry.name} = {{ {entry.key} = "{entry.target}", override = true }}'
+def _registered_twice(entry: Entry, first: Entry, included: Callable[[], Place] | None) -> Problem:
+    """Return the problem that the name of an entry is registered already. If the registry of the
+    entry is that of a package, who includes it decides, and not who wrote it."""
+    target, decide = entry.target, "say that this one goes over the first"
+    if included is not None:
+        decide = f"decide in {quoted(included().file)}, below `[{entry.group}]`"
+        if entry.in_file:
+            target = _in_package(entry)
+    over = f'{entry.name} = {{ {entry.key} = "{target}", override = true }}'
     return Problem(
         f"{entry.thing} is registered twice",
         entry.place,
-        help=f"rename one, or say that this one goes over the first: {over}",
+        help=f"rename one, or {decide}: {over}",
         related=(("first registered here", first.place),),
     )
+
+
+def _in_package(entry: Entry) -> str:
+    """Return the target of an entry of a package as one names it elsewhere: `package.module:Class`
+    for `module.py:Class`."""
+    file, _, cls = entry.target.rpartition(":")
+    module = Path(entry.folder.name, file).with_suffix("")
+    return f"{'.'.join(module.parts)}:{cls}"

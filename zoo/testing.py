@@ -16,12 +16,14 @@ def check_plugin(
     values: Mapping[str, Any] | None = None,
     registry: Registry | str | Path | None = None,
 ) -> None:
-    """Check that a component meets the requirements of its slot (docs/plugins.md).
+    """Check that a component meets the requirements of its slot (docs/plugins.md), or that a source
+    does what the store asks of it (docs/share.md).
 
     Args:
-        slot: its slot, as in `ffn`.
+        slot: its slot, as in `ffn`, or `source`.
         kind: its name in the registry.
-        values: the values of its fields, instead of the `example` of its description.
+        values: the values of its fields, instead of the `example` of its description; of a source,
+            those of a place that can be read, without which only its class is checked.
         registry: the registry that has it, or the path of a `registry.toml`; by default the
             registries around the working directory.
 

@@ -124,11 +124,19 @@ def _converted(what: str) -> Generator[None]:
 
 
 def _failed(what: str, error: Exception) -> SourceError:
-    """The last line of the error's text says most."""
+    """The last line of the error's text says most. Those of connections are of a class
+    `TransportError` in each of the libraries that huggingface_hub uses."""
+    from huggingface_hub import constants
+
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().split("\n")[-1] or type(error).__name__
     hint = _LOGIN if status in CLOSED else None
-    return SourceError(Problem(f"{what}: {f'{status}: ' if status else ''}{reason}", help=hint))
+    if status is not None:
+        reason = f"{status}: {reason}"
+    elif any(base.__name__ == "TransportError" for base in type(error).__mro__):
+        reason = f"{constants.ENDPOINT} cannot be reached: {reason}"
+        hint = "`HF_ENDPOINT` names a mirror of the hub, `https_proxy` a proxy"
+    return SourceError(Problem(f"{what}: {reason}", help=hint))
 
 
 def _hub() -> Any:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zoo.cli.options import NameType, Registries, components, json_option, path_type
 from zoo.cli.output import print_json
 from zoo.cli.progress import count_bar
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
 
 
 @click.command()
@@ -29,18 +32,19 @@ def init(folder: Path) -> None:
 
 @click.group()
 def plugin() -> None:
-    """Write components of your own, and check them."""
+    """Write components and sources of your own, and check them."""
 
 
 @plugin.command()
-@click.argument("slot", type=NameType(lambda registry: registry.plugins))
+@click.argument("slot", type=NameType(lambda registry: [*registry.plugins, "source"]))
 @click.argument("name")
 @click.pass_context
 def new(context: click.Context, slot: str, name: str) -> None:
     """Write and register a new component, for you to change.
 
     This writes plugins/NAME.py, a working component for SLOT, and its test, and registers it in
-    the nearest registry.toml, or that of --registry.
+    the nearest registry.toml, or that of --registry. With `source` as SLOT, it is a place that
+    published models come from.
     """
     from zoo.plugin_kit.project import nearest_registry, new_plugin
 
@@ -66,13 +70,19 @@ def _table(
     raise click.BadParameter(f"{text} is no table of TOML, such as '{{ n_experts = 4 }}'")
 
 
+def _plugins(registry: Registry) -> list[str]:
+    """Return what can be checked, as `ffn.mlp` and `source.local`."""
+    return [*components(registry), *(f"source.{kind}" for kind in registry.sources)]
+
+
 @plugin.command()
-@click.argument("names", nargs=-1, type=NameType(components))
+@click.argument("names", nargs=-1, type=NameType(_plugins))
 @click.option(
     "--values",
     metavar="TABLE",
     callback=_table,
-    help="The values of its fields, such as '{ n_experts = 4 }', instead of its `example`.",
+    help="The values of its fields, such as '{ n_experts = 4 }', instead of its `example`; of a "
+    "source, those of a place to read.",
 )
 @json_option
 @click.pass_obj
@@ -82,17 +92,17 @@ def check(
     """Check plugins: those that match NAMES, or all.
 
     A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
-    Each is built into a small model, which must pass the checks that docs/plugins.md lists.
+    Each is built into a small model, which must pass the checks that docs/plugins.md lists. A
+    source, as in `source.local`, must pass those of docs/share.md.
     """
     registry = registries()
-    from zoo.plugin_kit.check import check_plugins, every_plugin
+    from zoo.plugin_kit.check import check_plugins, every_plugin, matching_plugins
     from zoo.plugin_kit.report import Report, failures
-    from zoo.reports.listing import list_components
 
-    matching = (list_components(name, registry=registry) or [name] for name in names)
+    matching = (matching_plugins(name, registry) or [name] for name in names)
     wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)
     if values is not None and len(wanted) > 1:
-        raise click.UsageError(f"--values are those of one component, not of {len(wanted)}")
+        raise click.UsageError(f"--values are those of one plugin, not of {len(wanted)}")
     gc.enable()
     with count_bar("checking", len(wanted)) as bar:
 

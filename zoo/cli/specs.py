@@ -154,7 +154,11 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
     document = find_document(file, registry)
     if not is_recipe(document):
         found = spec_of(document, registry)
-        return {"name": found.name, "digest": found.digest, "parameters": found.n_parameters}
+        return {
+            "name": found.name,
+            "spec_digest": found.digest,
+            "parameters": found.n_parameters,
+        }
     from zoo.training.checking import check_recipe
     from zoo.training.recipe import recipe_of
 
@@ -165,7 +169,7 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
     return {
         "name": recipe.head.name,
         "model": spec.name,
-        "digest": spec.digest,
+        "spec_digest": spec.digest,
         "parameters": spec.n_parameters,
         "examples": splits and {part: len(found) for part, found in splits.parts.items()},
     }
@@ -174,10 +178,10 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
 def _valid_text(report: dict[str, Any]) -> str:
     told = f"{report['spec']}: {report['name']}"
     if "model" not in report:
-        return f"{told} {report['digest']}"
+        return f"{told} {report['spec_digest']}"
     counts = [f"{n:,} {part}" for part, n in (report["examples"] or {}).items() if n]
     examples = f", examples: {', '.join(counts)}" if counts else ""
-    return f"{told}, model: {report['model']} {report['digest']}{examples}"
+    return f"{told}, model: {report['model']} {report['spec_digest']}{examples}"
 
 
 def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
@@ -353,28 +357,29 @@ def schema(registries: Registries, what: str, output: Path | None) -> None:
 
 
 def _listed(registry: Registry) -> Iterable[str]:
-    return [*models(registry), *registry.plugins, *components(registry)]
+    return [*models(registry), *registry.plugins, *components(registry), "source"]
 
 
 @click.command("list")
 @click.argument(
     "what",
     required=False,
-    metavar="[models|components]",
-    type=NameType(lambda registry: ["models", "components", *_listed(registry)]),
+    metavar="[models|components|sources]",
+    type=NameType(lambda registry: ["models", "components", "sources", *_listed(registry)]),
 )
 @click.argument("pattern", required=False, type=NameType(_listed))
 @json_option
 @click.pass_obj
 def list_(registries: Registries, what: str | None, pattern: str | None, as_json: bool) -> None:
-    """List the registered models and components.
+    """List the registered models, components and sources.
 
     With a PATTERN (`rot*`), only those whose name matches, or the components of a slot (`norm`).
+    Sources are where published models come from.
     """
-    from zoo.reports.listing import listing_data, listing_text
+    from zoo.reports.listing import GROUPS, listing_data, listing_text
 
-    if what not in (None, "models", "components"):
+    if what not in (None, *GROUPS):
         if pattern is not None:
-            raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
+            raise click.UsageError(f"{what!r} is none of {', '.join(map(repr, GROUPS))}")
         what, pattern = None, what
     print_report(as_json, listing_data(registries(), what, pattern), listing_text)

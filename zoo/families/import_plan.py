@@ -13,7 +13,6 @@ from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError, noted
 from zoo.extends import NAME_PATTERN
-from zoo.families.adapters.adapter import CONFIG as ADAPTER
 from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
@@ -37,7 +36,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.json_files import JsonFile, json_value, read_json
-from zoo.model_files import COMPANIONS
+from zoo.model_files import ADAPTER_CONFIG, COMPANIONS
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Record
@@ -177,8 +176,8 @@ def _check_folder(source: Path, where: Place) -> None:
         "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one of "
         "the Hugging Face hub, and `zoo pull` fetches named models",
     )
-    if (source / ADAPTER).is_file():
-        message = f"{ADAPTER} says that there is an adapter"
+    if (source / ADAPTER_CONFIG).is_file():
+        message = f"{ADAPTER_CONFIG} says that there is an adapter"
         hint = (
             "`--adapter` names the folder of an adapter, and SRC that of its model: two folders, "
             "since `transformers` merges what is beside weights"

@@ -25,6 +25,7 @@ class Families:
 
     def __init__(self, registry: Registry) -> None:
         self.folders = registry.families
+        self._perhaps_missing = registry.perhaps_missing
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -67,7 +68,8 @@ class Families:
         """Return the family of this name. Raises `SpecError` with the nearest name otherwise."""
         if name not in self.paths:
             hint = did_you_mean(name, self.paths, "`zoo families` lists them")
-            raise SpecError(Problem(f"there is no family {quoted(name)}", help=hint))
+            message, missing = f"there is no family {quoted(name)}", self._perhaps_missing()
+            raise SpecError(Problem(message, help=hint, related=missing))
         return read_family(self.paths[name], self.paths)
 
     def family_of(self, file: JsonFile) -> Family:
@@ -88,6 +90,7 @@ class Families:
                     file.place("model_type"),
                     help=(f"did you mean `{near}`? " if near else "")
                     + "`zoo families` lists them, docs/write-a-family.md tells how to write one",
+                    related=self._perhaps_missing(),
                 )
             )
         return self.family(self.by_model_type[model_type])

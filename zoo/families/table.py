@@ -40,7 +40,8 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
             [*families.paths, *families.by_model_type],
             "`zoo families` lists all; what no family reads is not known here",
         )
-        raise SpecError(Problem(f"there is no family {quoted(pattern)}", help=hint))
+        message, missing = f"there is no family {quoted(pattern)}", registry.perhaps_missing()
+        raise SpecError(Problem(message, help=hint, related=missing))
     return found
 
 

@@ -18,6 +18,7 @@ learning.py             training
 precision.py            dtypes; rounding.py, what is rounded on the way
 cuts.py, cut_worker.py  parts of a module, in several processes
 elsewhere.py            the same in other processes; workers.py, these processes
+sources.py              a source of published models, which is no component
 
 How a module is called, and what holds of each output:
 driver.py, drivers.py   what drivers have in common, and one for each slot

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from fnmatch import fnmatchcase
 from functools import partial
-from io import StringIO
 from typing import Any
 
 from zoo.component import Slot, fields_of
-from zoo.errors import Problem, RegistryError, SpecError, ZooError, is_interrupt
+from zoo.errors import Problem, RegistryError, SpecError
 from zoo.plugin_kit.cuts import in_processes, same_when_cut
 from zoo.plugin_kit.elsewhere import same_elsewhere, with_other_hashes
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
@@ -23,21 +21,28 @@ from zoo.plugin_kit.promises import (
     rows,
     threads,
 )
-from zoo.plugin_kit.report import Check, PromiseError, Report
+from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
+from zoo.plugin_kit.sources import source_report
 from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
 from zoo.plugin_kit.workers import Workers
 from zoo.plugin_kit.written import written
-from zoo.registering.plugin_errors import describe_failure, reason
-from zoo.registering.registry_file import Entry
+from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
 
 def every_plugin(registry: Registry) -> list[str]:
-    """Return the plugins of a registry, as `slot.kind`."""
-    return [f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds]
+    """Return the plugins of a registry, as `slot.kind`, and its sources, as `source.kind`."""
+    groups = {**registry.plugins, SOURCE: registry.sources}
+    return [f"{group}.{kind}" for group, kinds in groups.items() for kind in kinds]
+
+
+def matching_plugins(pattern: str, registry: Registry) -> list[str]:
+    """Return the plugins whose name, slot, or both together match, as `zoo list` does."""
+    every = every_plugin(registry)
+    return [one for one in every if any(fnmatchcase(p, pattern) for p in (one, *one.split(".")))]
 
 
 def check_plugins(
@@ -52,7 +57,8 @@ def check_plugins(
     Args:
         names: the plugins, as `slot.kind`.
         registry: the registry to look up the plugins and the components inside them.
-        values: values of the fields, instead of the `example` of the description.
+        values: values of the fields, instead of the `example` of the description; of a source,
+            those of a place that can be read.
         on_done: called with each report as soon as it is complete.
 
     Raises:
@@ -65,7 +71,10 @@ def check_plugins(
     # For tensors this small, a second thread only adds overhead.
     with threads(1), in_processes() as cut, with_other_hashes() as other:
         for entry, failure in zip(entries, failures, strict=True):
-            reports.append(_Subject(entry, registry, values, failure, cut, other).report())
+            if entry.group == SOURCE:
+                reports.append(source_report(entry, registry, values, failure))
+            else:
+                reports.append(_Subject(entry, registry, values, failure, cut, other).report())
             if on_done is not None:
                 on_done(reports[-1])
     return reports
@@ -73,12 +82,13 @@ def check_plugins(
 
 def _entry(name: str, registry: Registry) -> Entry:
     slot, _, kind = name.partition(".")
-    entry = registry.plugins.get(slot, {}).get(kind)
+    entry = {**registry.plugins, SOURCE: registry.sources}.get(slot, {}).get(kind)
     if entry is None:
-        kinds = {kind for of_slot in registry.plugins.values() for kind in of_slot}
-        known = {*every_plugin(registry), *registry.plugins, *kinds}
-        help = did_you_mean(name, known, "`zoo list components` lists all")
-        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help))
+        every = every_plugin(registry)
+        known = {part for one in every for part in (one, *one.split("."))}
+        help = did_you_mean(name, known, "`zoo list components` and `zoo list sources` list them")
+        missing = registry.perhaps_missing()
+        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help, related=missing))
     return entry
 
 
@@ -119,15 +129,17 @@ class _Subject:
             links["rows"] = partial(self.each, "rows", rows)  # the others compare batches
         checks: list[Check] = []
         for name, check in links.items():
-            checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
-        linked = _unbroken(checks)
+            checks.append(run_check(name, check) if unbroken(checks) else Check(name, None))
+        linked = unbroken(checks)
         offered: Mapping[str, Promise] = PROMISES[self.slot]
         if linked:
             offered = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
         promises = {name: partial(self.each, name, check) for name, check in offered.items()}
         if linked and self.slot not in _HOLDERS and self.is_cut:
             promises["cuts"] = partial(self.each, "cuts", self.same_when_cut)
-        checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]
+        checks += [
+            run_check(name, p) if linked else Check(name, None) for name, p in promises.items()
+        ]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
@@ -185,41 +197,10 @@ class _Subject:
     def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
         """Check a promise for every spec of the component."""
         for prefix, spec in self.specs.items():
-            found = _run(name, partial(promise, spec, self.registry))
+            found = run_check(name, partial(promise, spec, self.registry))
             if not found.ok:
                 raise PromiseError(f"{prefix}{found.reason}")
 
 
-PRINTS = (
-    "it prints, into the output of commands such as `zoo show --json`\n"
-    "help: print nothing, or to `sys.stderr`"
-)
 _HOLDERS = ("builder", "block")
 """Slots whose components have only the cuts of the components inside."""
-
-
-def _unbroken(checks: Sequence[Check]) -> bool:
-    return all(check.ok for check in checks)
-
-
-def _run(name: str, check: Callable[[], str | None]) -> Check:
-    """Run one check; also a plugin that prints to stdout breaks a promise."""
-    with redirect_stdout(StringIO()) as printed:
-        found = _found(name, check)
-    sys.stderr.write(printed.getvalue())
-    return Check(name, False, PRINTS) if found.ok and printed.getvalue() else found
-
-
-def _found(name: str, check: Callable[[], str | None]) -> Check:
-    """Run one check. Whatever a plugin's code raises breaks a promise, `SystemExit` included."""
-    try:
-        return Check(name, True, check() or "")
-    except PromiseError as error:
-        return Check(name, False, str(error))
-    except ZooError as error:
-        first = error.problems[0]
-        return Check(name, False, reason(first))
-    except BaseException as error:
-        if is_interrupt(error):
-            raise KeyboardInterrupt from error
-        return Check(name, False, reason(describe_failure(name, error)))

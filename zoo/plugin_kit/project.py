@@ -15,7 +15,7 @@ from string import Template
 from zoo.atomic import write_text
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError
-from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE
+from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE, SOURCE
 from zoo.registry import load_registry
 from zoo.slots import SLOTS
 from zoo.wording import did_you_mean, quoted
@@ -40,7 +40,8 @@ def new_project(folder: Path) -> list[Path]:
 
 
 def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
-    """Write a working component and its test, and register it in the file `registry`.
+    """Write a working component for a slot, or a `source`, and its test, and register it in the
+    file `registry`.
 
     Returns:
         The paths of the new files.
@@ -50,16 +51,17 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
             added to the registry.
         ZooError: one of the files exists already or cannot be written; then nothing changes.
     """
-    if slot not in SLOTS:
-        raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=did_you_mean(slot, SLOTS)))
+    if slot not in (groups := (*SLOTS, SOURCE)):
+        hint = did_you_mean(slot, groups)
+        raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=hint))
     if not NAME.fullmatch(name):
         raise RegistryError(
             Problem(
-                f"{quoted(name)} is not a valid name for a component",
+                f"{quoted(name)} is not a valid name for a plugin",
                 help=f"names are made of {NAME_RULE}",
             )
         )
-    if taken := load_registry(registry).plugins[slot].get(name):
+    if taken := load_registry(registry).entries(slot).get(name):
         raise RegistryError(
             Problem(
                 f"{slot} {quoted(name)} is registered already", taken.place, "choose another name"
@@ -103,9 +105,10 @@ def _template(name: str, /, **values: str) -> str:
 
 
 def _plugin_files(folder: Path, slot: str, name: str, cls: str) -> dict[Path, str]:
+    test = "test_source.py" if slot == SOURCE else "test.py"
     return {
         folder / "plugins" / f"{name}.py": _template(f"{slot}.py", name=name, class_name=cls),
-        folder / "tests" / f"test_{name}.py": _template("test.py", slot=slot, name=name),
+        folder / "tests" / f"test_{name}.py": _template(test, slot=slot, name=name),
     }
 
 

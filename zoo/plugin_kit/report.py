@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from io import StringIO
 from typing import Any
+
+from zoo.errors import ZooError, is_interrupt
+from zoo.registering.plugin_errors import describe_failure, reason
+
+PRINTS = (
+    "it prints, into the output of commands such as `zoo show --json`\n"
+    "help: print nothing, or to `sys.stderr`"
+)
 
 
 class PromiseError(Exception):
@@ -23,17 +34,47 @@ class Check:
     reason: str = ""
 
 
+def run_check(name: str, check: Callable[[], str | None]) -> Check:
+    """Run one check; also a plugin that prints to stdout breaks a promise."""
+    with redirect_stdout(StringIO()) as printed:
+        found = _found(name, check)
+    sys.stderr.write(printed.getvalue())
+    return Check(name, False, PRINTS) if found.ok and printed.getvalue() else found
+
+
+def _found(name: str, check: Callable[[], str | None]) -> Check:
+    """Run one check. Whatever a plugin's code raises breaks a promise, `SystemExit` included."""
+    try:
+        return Check(name, True, check() or "")
+    except PromiseError as error:
+        return Check(name, False, str(error))
+    except ZooError as error:
+        first = error.problems[0]
+        return Check(name, False, reason(first))
+    except BaseException as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        return Check(name, False, reason(describe_failure(name, error)))
+
+
+def unbroken(checks: Sequence[Check]) -> bool:
+    """Return whether all checks so far were run, and passed."""
+    return all(check.ok for check in checks)
+
+
 @dataclass(frozen=True)
 class Report:
-    """The results for one plugin, `slot.kind`; `target` is its target in the registry."""
+    """The results for one plugin, `slot.kind`; `target` is its target in the registry. `more` says
+    how to check what was not checked."""
 
     plugin: str
     target: str
     checks: tuple[Check, ...]
+    more: str = ""
 
     @property
     def ok(self) -> bool:
-        return all(check.ok for check in self.checks)
+        return unbroken(self.checks)
 
     def data(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -42,7 +83,8 @@ class Report:
     def text(self) -> str:
         """Format the report: one line if all checks pass, otherwise a table of the checks."""
         if self.ok:
-            return f"{self.plugin}: ok ({', '.join(check.name for check in self.checks)})"
+            names = ", ".join(check.name for check in self.checks)
+            return f"{self.plugin}: ok ({names})" + (f"; {self.more}" if self.more else "")
         lines = [f"{self.plugin}: FAILED ({self.target})"]
         for check in self.checks:
             if check.ok is not None:

@@ -19,7 +19,7 @@ from types import ModuleType
 from zoo.document import Document
 from zoo.errors import PluginError
 from zoo.registering.plugin_errors import frames_of_plugins, reason, shown
-from zoo.registering.registry_file import Entry
+from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
 
 
@@ -67,7 +67,8 @@ def main() -> None:
     sys.meta_path.insert(0, without_torch)
     for slot, kind, target, folder in entries:
         registry = Registry()
-        registry.plugins[slot][kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
+        entry = Entry(slot, kind, target, Document(folder, {}), Path(folder))
+        registry.entries(slot)[kind] = entry
         print(json.dumps(_failure(registry, slot, kind, without_torch)), flush=True)
 
 
@@ -75,7 +76,7 @@ def _failure(registry: Registry, slot: str, kind: str, without_torch: WithoutTor
     without_torch.stack = ()
     failure: str | None = None
     try:
-        registry.plugin(slot, kind)
+        registry.source(kind) if slot == SOURCE else registry.plugin(slot, kind)
     except PluginError as error:
         failure = reason(error.problems[0])
     if not without_torch.stack:

@@ -145,7 +145,8 @@ def _no_link(path: Path) -> Path:
     except OSError as error:
         raise _unreadable(path.parent, error) from None
     if is_link:
-        raise RegistryError(Problem("a model's file must not be a symbolic link", Place(str(path))))
+        message = "a model's file must not be a symbolic link"
+        raise RegistryError(Problem(message, Place(str(path)), "put a copy of the file there"))
     return path
 
 
@@ -166,7 +167,7 @@ def _unreadable(folder: Path, error: OSError) -> RegistryError:
 def _listed(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
+            names = [entry.name for entry in entries if not entry.is_dir()]
     except OSError as error:
         raise _unreadable(folder, error) from None
     yield from filter(None, map(model_of, names))

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Place, Problem
 from zoo.registering.catalog import MODEL_NAME
 from zoo.wording import did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 FILE_NAME = "registry.toml"
 FORMAT = 1
@@ -86,12 +88,27 @@ class Included(NamedTuple):
     named: Callable[[], Place]
 
 
+class Missing(NamedTuple):
+    """A package that a registry includes, and that is not installed. `document` is the registry,
+    and `path` leads to the name there."""
+
+    package: str
+    document: Document
+    path: KeyPath
+
+    @property
+    def place(self) -> Place:
+        return self.document.place(self.path, value=True)
+
+
 class RegistryFile:
-    """The content of a registry: its `entries`, the registries that it includes, and the folders of
-    families and published models, if any. `problems` lists its malformed lines."""
+    """The content of a registry: its `entries`, the registries that it includes, the packages that
+    are `missing` for that, and the folders of families and published models, if any. `problems`
+    lists its malformed lines."""
 
     def __init__(self, document: Document, folder: Path) -> None:
         self.problems = list(document.problems)
+        self.missing: list[Missing] = []
         self._document = document
         self._folder = folder
         self._check_keys()
@@ -117,7 +134,8 @@ class RegistryFile:
                 self._report(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
 
     def _read_included(self) -> Iterator[Included]:
-        """Yield the included registries of installed packages, without importing the packages."""
+        """Yield the included registries of installed packages, without importing the packages, and
+        add those that are not installed to `missing`."""
         packages = self._document.data.get("include", [])
         for index, package in enumerate(packages if isinstance(packages, list) else [packages]):
 
@@ -127,11 +145,13 @@ class RegistryFile:
             if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
                 message = "`include` must be the name of an installed package, or an array of names"
                 self._report(message, place(), _as_imported(package))
-            elif (folder := _package_folder(package)) is None:
-                hint = f"install it for the Python that runs this, {sys.executable}"
-                self._report(f"no package {quoted(package)} is installed", place(), hint)
-            elif not (folder / FILE_NAME).is_file():
-                self._report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
+            elif (spec := _module_spec(package)) is None:
+                self.missing.append(Missing(package, self._document, ("include", index)))
+            elif not (folders := spec.submodule_search_locations):
+                self._report(f"{quoted(package)} is a module, and no package", place())
+            elif not ((folder := Path(next(iter(folders)))) / FILE_NAME).is_file():
+                hint = f"it is in {folder}: does its wheel leave the file out?"
+                self._report(f"the package {quoted(package)} ships no {FILE_NAME}", place(), hint)
             else:
                 yield Included(folder / FILE_NAME, place)
 
@@ -260,18 +280,16 @@ def _as_imported(name: object) -> str | None:
     """Return a hint for the name that a package is installed by, where it is imported by another;
     None for other values."""
     imported = str(name).replace("-", "_")
-    if imported == name or not imported.isidentifier() or _package_folder(imported) is None:
+    if imported == name or not imported.isidentifier() or _module_spec(imported) is None:
         return None
     return f"as it is imported: {quoted(imported)}"
 
 
-def _package_folder(package: str) -> Path | None:
-    """Return the folder of an installed package; None if it is not installed."""
+def _module_spec(package: str) -> ModuleSpec | None:
+    """Return where an installed package or module is; None if it is not installed."""
     from importlib.util import find_spec
 
     try:
-        spec = find_spec(package)
+        return find_spec(package)
     except (ImportError, ValueError):
         return None
-    folders = spec.submodule_search_locations if spec is not None else None
-    return Path(next(iter(folders))) if folders else None

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.errors import Problem, RegistryError
-from zoo.registering.registry_file import Entry
+from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry, load_registry
 from zoo.reports.summaries import summary_of
 from zoo.wording import did_you_mean, nearest, quoted
 
-GROUPS = ("models", "components")
+GROUPS = ("models", "components", "sources")
 
 
 def list_models(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
@@ -42,8 +42,9 @@ def list_components(pattern: str | None = None, *, registry: Registry | None = N
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
-    """Return registered names with their origins, and summaries of components: those that match
-    `pattern`, or whose slot does. `what` is `models`, `components`, or None for both.
+    """Return registered names with their origins, and summaries of components and of sources of
+    published models: those that match `pattern`, or whose slot does. `what` is one of `GROUPS`, or
+    None for all.
 
     Raises:
         RegistryError: a pattern is given, and nothing matches it.
@@ -91,6 +92,11 @@ def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
             for name, entry in sorted(plugins.items())
             if is_like(name) or is_like(slot) or is_like(f"{slot}.{name}")
         ],
+        "sources": [
+            (_row(entry, slot=SOURCE), entry)
+            for name, entry in sorted(registry.sources.items())
+            if is_like(name) or is_like(SOURCE) or is_like(f"{SOURCE}.{name}")
+        ],
     }
 
 
@@ -116,13 +122,15 @@ def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
         rows = [row for group in groups for row, _ in everything[group]]
         known = {row[key] for row in rows for key in ("name", "slot") if key in row}
         hint = did_you_mean(pattern, known, f"`zoo list{f' {what}' if what else ''}` lists all")
-    sought = " or ".join(group.removesuffix("s") for group in groups)
-    return Problem(f"no {sought} matches {quoted(pattern)}", help=hint)
+    *first, last = (group.removesuffix("s") for group in groups)
+    sought = f"{', '.join(first)} or {last}" if first else last
+    message = f"no {sought} matches {quoted(pattern)}"
+    return Problem(message, help=hint, related=registry.perhaps_missing())
 
 
 def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
-    """Format one line per name: components with their summaries, under headings for the slots;
-    models with their files, under headings for the registries or folders that name them."""
+    """Format one line per name: components and sources with their summaries, under headings for the
+    slots; models with their files, under headings for the registries or folders that name them."""
     lines: list[str] = []
     heading = None
     for group, rows in data.items():

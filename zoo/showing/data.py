@@ -43,7 +43,7 @@ class Summary(TypedDict):
     name: str
     builder: str
     values: dict[str, Any]
-    digest: str
+    spec_digest: str
     parameters: Parameters
     bytes: dict[str, int]
     kv_cache_bytes_per_token: dict[str, int]

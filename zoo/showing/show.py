@@ -34,7 +34,7 @@ def summary_data(spec: ModelSpec) -> Summary:
         "name": spec.name,
         "builder": spec.model.kind,
         "values": distinctive_values(spec.model),
-        "digest": spec.digest,
+        "spec_digest": spec.digest,
         "parameters": {"unique": spec.n_parameters, "active": spec.n_active, "shared": shared},
         "bytes": _bytes(spec.n_parameters),
         "kv_cache_bytes_per_token": _bytes(layout.cache_per_token),
@@ -74,7 +74,7 @@ def summary_text(data: Summary) -> str:
     sizes = data["parameters"]
     lines = [
         f"{data['name']}  ({data['builder']})",
-        f"  spec        {data['digest']}",
+        f"  spec        {data['spec_digest']}",
         f"  parameters  {sizes['unique']:,}"
         + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
     ]

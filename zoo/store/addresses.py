@@ -64,7 +64,8 @@ def downloaded(
         on_bytes: called with the number of bytes received since the last call.
 
     Raises:
-        SourceError: nothing can be read there, or no such file is there.
+        SourceError: nothing can be read there, or no such file is there, or an adapter is beside
+            them.
         StoreError: the store cannot be written.
     """
     source = source_at(address, registry)
@@ -76,7 +77,7 @@ def downloaded(
     with store.work() as work:
         access = Access(Path.cwd(), work / "scratch", on_bytes=on_bytes)
         access.scratch.mkdir()
-        source, expected = selected_files(source, access, address, patterns)
+        source, expected = selected_files(source, access, address, patterns, imported=True)
         on_total(sum(expected.values()))
         folder = work / "of" / address.rstrip("/").rpartition("/")[2].partition("@")[0]
         folder.mkdir(parents=True)

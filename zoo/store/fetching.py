@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import Problem
-from zoo.model_files import safe_path, selected
+from zoo.model_files import ADAPTER_CONFIG, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
@@ -31,13 +31,31 @@ class _BrokenOffError(SourceError):
 
 
 def selected_files(
-    source: Source, access: Access, name: str, patterns: Collection[str]
+    source: Source, access: Access, name: str, patterns: Collection[str], *, imported: bool
 ) -> tuple[Source, dict[str, int]]:
     """Return a source, fixed to its current revision, and the size of each of its files that match
-    one of the patterns. `name` is that of the model, for errors. Raises `SourceError` if there are
-    none, or they cannot be had."""
+    one of the patterns.
+
+    Args:
+        source: the source.
+        access: passed to it.
+        name: the name of the model, for errors.
+        patterns: which files, as in `zoo.model_files`.
+        imported: whether they are a checkpoint, or an adapter, to be imported.
+
+    Raises:
+        SourceError: there are none, or they cannot be had; or there is an adapter beside weights
+            that are to be imported, which would be another model without it.
+    """
     source, there = files_of(source, access, f"looking for the files of {name}")
     found = {path: size for path, size in there.items() if selected(path, patterns)}
+    if imported and ADAPTER_CONFIG in there.keys() - found.keys():
+        message = f"{name}: {ADAPTER_CONFIG} says that there is an adapter"
+        hint = (
+            "`zoo import` takes its place as `--adapter`, and before that the place of its model: "
+            "two places, since `transformers` merges what is beside weights"
+        )
+        raise SourceError(Problem(message, help=hint))
     if not found:
         names = sorted(there)
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
@@ -54,7 +72,7 @@ def files_of(source: Source, access: Access, what: str) -> tuple[Source, Mapping
         try:
             with source_code(what):
                 pinned = checked_source(source.pinned(access), type(source), "pinned")
-                return pinned, _checked_sizes(pinned.files(access), type(source))
+                return pinned, checked_sizes(pinned.files(access), type(source))
         except _BrokenOffError as error:
             failures += 1
             _wait_after(failures, source, error)
@@ -67,7 +85,7 @@ def checked_source(found: object, of: type[Source], method: str) -> Source:
     raise TypeError(f"`{method}` of {of.__name__} returned {quoted(found)}, which is no source")
 
 
-def _checked_sizes(found: object, of: type[Source]) -> Mapping[str, int]:
+def checked_sizes(found: object, of: type[Source]) -> Mapping[str, int]:
     """Return what `files` of a source returned. Raises `TypeError` if that is no mapping of paths
     to sizes."""
     if not isinstance(found, Mapping):
@@ -257,7 +275,10 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
             stack.close()
         if file.tell() < size:
             message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
-            raise _BrokenOffError(message)
+            hint = "the source has been changed or damaged"
+            if source.remote:
+                hint = f"another attempt may go on there; otherwise, {hint}"
+            raise _BrokenOffError(Problem(message, help=hint))
 
 
 def _next(chunks: Iterator[bytes], what: str) -> memoryview:
@@ -273,4 +294,7 @@ def source_code(what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _BrokenOffError(f"{what} failed: {error.strerror or error}") from error
+            reason = f"{error.strerror or error}"
+            if error.filename is not None:
+                reason = f"{reason}: {quoted(error.filename, 500)}"
+            raise _BrokenOffError(f"{what} failed: {reason}") from error

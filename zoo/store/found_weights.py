@@ -77,7 +77,8 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         )
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = of_no_model(name, known)
-    raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
+    message = f"there is no weights file and no model {quoted(name)}"
+    raise WeightsError(Problem(message, help=hint, related=registry.perhaps_missing()))
 
 
 def _in_store(name: str, registry: Registry) -> Found:

@@ -21,7 +21,8 @@ def published(name: str, registry: Registry) -> Pretrained:
     model = find_pretrained(name.partition("@")[0], registry)
     if model is None:
         hint = of_no_model(name, registry.catalog.known())
-        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
+        message = f"there is no published model {quoted(name)}"
+        raise StoreError(Problem(message, help=hint, related=registry.perhaps_missing()))
     return model
 
 

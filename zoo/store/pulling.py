@@ -162,7 +162,8 @@ def _fetch_all(
     source, expected = model.source, dict[str, File | int](model.manifest.files)
     try:
         if not model.is_pinned:
-            source, found = selected_files(source, access, model.name, SELECTED)
+            imported = model.manifest.family is not None
+            source, found = selected_files(source, access, model.name, SELECTED, imported=imported)
             expected = dict[str, File | int](found)
         on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
         files = fetch_all(source, expected, folder, store, access)
@@ -197,7 +198,9 @@ def _check_content(model: Pretrained, folder: Path) -> str:
     stated = model.manifest.content_digest
     if stated is not None and found != stated:
         place = model.document.place(("content_digest",), value=True)
-        raise StoreError(Problem(f"the weights of {model.name} have the digest {found}", place))
+        message = f"the weights of {model.name} have the digest {found}"
+        hint = "the source has been changed, or this line is about other weights"
+        raise StoreError(Problem(message, place, hint))
     return found
 
 

@@ -14,14 +14,13 @@ from typing import NamedTuple
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, check_folder, tensors_of
 from zoo.json_files import JsonFile, read_json
-from zoo.model_files import COMPANIONS
+from zoo.model_files import ADAPTER_CONFIG, COMPANIONS
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read
 from zoo.wording import quoted
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-FILES = (CONFIG, WEIGHTS, *COMPANIONS)
+FILES = (ADAPTER_CONFIG, WEIGHTS, *COMPANIONS)
 """The files of an adapter, and those beside it that are imported with it."""
 
 _READ = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights")
@@ -112,8 +111,8 @@ def read_adapter(folder: Path) -> Adapter:
     Raises:
         WeightsError: it is damaged, or changes weights in another way than LoRA.
     """
-    check_folder(folder, f"an adapter is a folder with {CONFIG} and {WEIGHTS}")
-    file = read_json(folder / CONFIG)
+    check_folder(folder, f"an adapter is a folder with {ADAPTER_CONFIG} and {WEIGHTS}")
+    file = read_json(folder / ADAPTER_CONFIG)
     if problems := [*_problems_of(file)]:
         raise WeightsError(problems)
     if not (folder / WEIGHTS).is_file():
@@ -152,7 +151,7 @@ def _sorted_out(
             told = " and ".join(f"{which} {list(shape)}" for which, shape in shapes.items())
             raise WeightsError(Problem(f"of `{path}`, there is {told}: no matrices B A", place))
         if a[0] not in ranks:
-            message = f"`{path}` is of rank {a[0]}, which {CONFIG} does not state"
+            message = f"`{path}` is of rank {a[0]}, which {ADAPTER_CONFIG} does not state"
             raise WeightsError(Problem(message, place))
         factors[path] = Factors(pair["A"], pair["B"], tables[path])
     return factors, values
