@@ -23,7 +23,7 @@ from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import RATE, WINDOW, log_mel
 from zoo.sounds.slaney import slaney_log_mel
 from zoo.value_errors import value_message
-from zoo.wording import did_you_mean, dotted, quoted
+from zoo.wording import counted, did_you_mean, dotted, quoted
 
 INERT = frozenset(
     {"padding_value", "padding_side", "return_attention_mask", "processor_class", "tokenizer_class"}
@@ -181,7 +181,8 @@ def check_length(samples: torch.Tensor, shortest: int) -> None:
     """Raise InputError if a sound has fewer samples than this."""
     if len(samples) < shortest:
         raise InputError(
-            f"the sound has {len(samples):,} samples, and the model takes {shortest:,} or more"
+            f"the sound has {counted(len(samples), 'sample')}, and the model takes {shortest:,} or "
+            "more"
         )
 
 
