@@ -27,6 +27,7 @@ from zoo.running.generating import Writer
 from zoo.running.labels import published_config, read_labels
 from zoo.running.letters import Letters, read_letters, without_blanks
 from zoo.running.media import places_of, read_each
+from zoo.running.pieces import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
@@ -118,7 +119,7 @@ class SoundModel:
         folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         letters = Letters() if how is None else read_letters(folder, how)
-        text, settings = read_text(folder), SpeechSettings()
+        text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         if (generation := spec.model.generation) is not None:
             config = published_config(transformer.origin)
@@ -157,6 +158,15 @@ class SoundModel:
         if self.transformer.spec.model.generation is None:
             raise InputError(f"{self.transformer.spec.name} knows no languages")
         settings = self.settings
+        if isinstance(self.text, Pieces):
+            if source is not None:
+                raise InputError(
+                    f"{self.transformer.spec.name} is not told which language is spoken"
+                )
+            if target is not None:
+                first = self.text.language_id(target)
+                settings = settings.model_copy(update={"forced_bos_token_id": first})
+            return replace(self, settings=settings)
         if source is not None:
             settings = settings.speaking(source)
         if target is not None:
@@ -259,6 +269,15 @@ class SoundModel:
         given = torch.stack([settings.prepared(part) for part in parts])
         if (shortest := self.transformer.spec.model.shortest_sound) is not None:
             check_length(read.samples, shortest)
+        longest, _ = self.transformer.spec.model.spectrogram_shape or (None, None)
+        if longest is not None and given.shape[1] > longest:
+            raise InputError(
+                Problem(
+                    f"the sound has {given.shape[1]:,} frames, and the model has positions for "
+                    f"{longest:,}",
+                    help="cut it: `ffmpeg -i IN -f segment -segment_time SECONDS OUT%03d.wav`",
+                )
+            )
         return Heard(windows, given, read.rate)
 
     def _written(self, heard: Heard, asked: Asked, numbers: Iterator[int]) -> dict[str, Any]:
