@@ -510,3 +510,15 @@ def test_a_model_of_waveforms_that_generates(tmp_path: Path) -> None:
         ours.run([tmp_path / "a.wav"])
     with pytest.raises(zoo.InputError, match=r"`zoo\.SoundModel` does"):
         zoo.TextModel.load(tmp_path / "own").run(["5 9"])
+
+
+def test_the_encoder_reads_a_sound_once(whisper: Whisper, tmp_path: Path) -> None:
+    """Also where the language is detected."""
+    folder, _ = whisper
+    model, calls = zoo.SoundModel.load(folder / "model"), []
+    model.transformer.encoder.register_forward_hook(lambda *_: calls.append(1))
+    write_wav(tmp_path / "long.wav", [signal(9 * RATE)])  # two batches of windows
+    for file, n in ((folder / "a.wav", 1), (tmp_path / "long.wav", 2)):
+        calls.clear()
+        assert model.run([file])[0]["language"]
+        assert len(calls) == n

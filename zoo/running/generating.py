@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 import torch
 
 from zoo.generation import Beam, Generated, Greedy, Sampling
+from zoo.generation.decoding import Memory
 from zoo.generation.ends import Ends
 from zoo.generation.generate import generated, streamed
 from zoo.generation.inputs import Given
@@ -74,11 +75,17 @@ class Writer:
         return cls(model, text, request, stops)
 
     def results(
-        self, inputs: torch.Tensor | Sequence[Sequence[int]], *, batch: int
+        self,
+        inputs: torch.Tensor | Sequence[Sequence[int]],
+        *,
+        batch: int,
+        encoded: Memory | None = None,
     ) -> list[dict[str, Any]]:
-        """The results for one batch of inputs, ids or pixels: that with this number, from 0."""
+        """The results for one batch of inputs, ids, pixels or sounds: that with this number, from
+        0. If the encoder has read them already, `encoded` is what it has made of them."""
         request = replace(self.request, method=for_batch(self.request.method, batch))
-        return list(map(self._result, generated(self.model, Given(inputs), request)))
+        given = Given(inputs, encoded=encoded)
+        return list(map(self._result, generated(self.model, given, request)))
 
     def pieces(self, ids: list[int]) -> Iterator[str]:
         """The text for one input, in pieces as its tokens come."""

@@ -15,8 +15,9 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem
 from zoo.generation import Beam, Greedy, Sampling
-from zoo.generation.decoding import check_numbers
+from zoo.generation.decoding import Decoding, Memory, check_numbers, encode
 from zoo.generation.evaluating import evaluating
+from zoo.generation.prompts import Rows
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
@@ -283,17 +284,18 @@ class SoundModel:
     def _written(self, heard: Heard, asked: Asked, numbers: Iterator[int]) -> dict[str, Any]:
         """Generate the text of a sound, of its windows side by side; each batch of them has one of
         the `numbers`."""
+        batches = torch.split(heard.given, N_WINDOWS)
+        encoded = self._encoded(batches[0])
         language, start = None, asked.start
         if start is None:
-            start, language = self._begin(heard)
+            start, language = self._begin(encoded)
         writer = Writer.read(
             self.transformer, self.text, self.settings, replace(asked, start=start or None)
         )
-        found = [
-            one
-            for at in range(0, len(heard.windows), N_WINDOWS)
-            for one in writer.results(heard.given[at : at + N_WINDOWS], batch=next(numbers))
-        ]
+        found: list[dict[str, Any]] = []
+        for place, batch in enumerate(batches):
+            memory = self._encoded(batch) if place else encoded
+            found += writer.results(batch, batch=next(numbers), encoded=memory)
         # What follows a text at which to stop is not written.
         n_told = 1 + next((n for n, one in enumerate(found) if one["ended"] == "stop"), len(found))
         found = found[:n_told]
@@ -308,17 +310,21 @@ class SoundModel:
         ]
         return {**result, "windows": windows}
 
-    def _begin(self, heard: Heard) -> tuple[list[int], str | None]:
+    def _encoded(self, given: torch.Tensor) -> Memory:
+        """What the encoder makes of windows."""
+        with torch.inference_mode(), evaluating(self.transformer):
+            return encode(self.transformer, Rows(self._on_device(given), None))
+
+    def _begin(self, encoded: Memory) -> tuple[list[int], str | None]:
         """The ids that the text of a sound begins with, and the code of the language among them. A
         language that is not stated is the likeliest of the first window."""
         begin, languages = self.settings.begin(), self.settings.languages
         if None in begin:
-            model, ids = self.transformer, [*languages.values()]
-            with torch.inference_mode(), evaluating(model):
-                given = self._on_device(heard.given[:1])
-                target = torch.tensor([begin[:1]], device=given.device)
-                scores = cast("Any", model)(given, target)[0, -1]
-            check_numbers(scores, model.spec.name)
+            ids = [*languages.values()]
+            with torch.inference_mode(), evaluating(self.transformer):
+                decoding = Decoding(self.transformer, capacity=1, memory=encoded.row(0), keep=False)
+                scores = decoding.scores(torch.tensor([begin[:1]], device=decoding.device))[0]
+            check_numbers(scores, self.transformer.spec.name)
             begin[1] = ids[int(scores[ids].argmax())]
         codes = {id_: code for code, id_ in languages.items()}
         language = next((codes[id_] for id_ in begin[1:2] if id_ in codes), None)
