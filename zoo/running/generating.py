@@ -87,6 +87,10 @@ class Writer:
         given = Given(inputs, encoded=encoded)
         return list(map(self._result, generated(self.model, given, request)))
 
+    def choosing(self, method: Greedy | Sampling | Beam) -> Self:
+        """This one, with another method of choosing tokens."""
+        return replace(self, request=replace(self.request, method=method))
+
     def pieces(self, ids: list[int]) -> Iterator[str]:
         """The text for one input, in pieces as its tokens come."""
         eos = self.request.ends.eos

@@ -54,6 +54,11 @@ class SoundSettings(BaseModel, ABC):
     def prepared(self, sound: Sound) -> torch.Tensor:
         """What the model is given of a sound, (length, width). Raises InputError if it has another
         rate, or is too short."""
+        self.check_rate(sound)
+        return self._of_samples(sound.samples)
+
+    def check_rate(self, sound: Sound) -> None:
+        """Raise InputError if a sound has another rate than the model hears."""
         if sound.rate != self.sampling_rate:
             raise InputError(
                 Problem(
@@ -62,7 +67,6 @@ class SoundSettings(BaseModel, ABC):
                     help=f"convert it: `ffmpeg -i IN -ar {self.sampling_rate} OUT.wav`",
                 )
             )
-        return self._of_samples(sound.samples)
 
     @abstractmethod
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
@@ -231,8 +235,17 @@ class SlaneySettings(SpectrogramSettings):
     def shape(self) -> tuple[int, int]:
         return self.longest // self.hop_length, self.feature_size
 
+    def whole(self, sound: Sound) -> torch.Tensor:
+        """The spectrogram of a sound of any length, and after it of as much silence as the model
+        hears at once, (frames, bands). Raises InputError as `prepared`."""
+        self.check_rate(sound)
+        return self._padded(sound.samples, self.longest)
+
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
-        samples = F.pad(samples, (0, self.longest - len(samples)), value=self.padding_value)
+        return self._padded(samples, self.longest - len(samples))
+
+    def _padded(self, samples: torch.Tensor, n_after: int) -> torch.Tensor:
+        samples = F.pad(samples, (0, n_after), value=self.padding_value)
         return slaney_log_mel(
             samples,
             n_bands=self.feature_size,
