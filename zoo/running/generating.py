@@ -16,7 +16,7 @@ from zoo.generation.ends import Ends
 from zoo.generation.generate import generated, streamed
 from zoo.generation.inputs import Given
 from zoo.generation.methods import for_batch, with_others
-from zoo.generation.request import Request, check_method, not_for_beams
+from zoo.generation.request import Request, check_method
 from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
@@ -64,8 +64,6 @@ class Writer:
             check_method(method, (Greedy, Sampling, Beam))
             method = settings.completed(method)
         stops = Stops.read(asked.stop, text)
-        if stops is not None and isinstance(method, Beam):
-            raise not_for_beams("texts to `stop` at are")
         with suppress(TypeError):  # a single id has no length
             if len(cast("Sequence[int]", asked.start)) > 1:
                 # The target begins with more than its usual id, so nothing is missing after that.

@@ -133,7 +133,7 @@ class TextModel:
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
             stop: texts that end a generated text, which stops before the first of them, whichever
-                tokens it comes in; or special tokens, by their text. Not with beams.
+                tokens it comes in; or special tokens, by their text.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             top: how many of the likeliest classes, tokens or answers are told. By default five, but
                 one answer; of a model whose texts may be of several classes also all that are
