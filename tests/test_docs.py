@@ -209,13 +209,16 @@ def make_whisper(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"]
     tokenizer.add_special_tokens([*special, "<|transcribe|>", "<|notimestamps|>"])
+    times = [f"<|{n / 50:.2f}|>" for n in range(51)]
+    tokenizer.add_tokens(times)
     eos, start, en, de, translate, transcribe, no_times = range(256, 263)
     sizes = {"encoder_layers": 1, "decoder_layers": 1}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16}
     sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_source_positions": 50}
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eos)
     ids["decoder_start_token_id"] = start
-    config = transformers.WhisperConfig(**sizes, **ids, vocab_size=263, max_target_positions=32)
+    sizes |= {"vocab_size": 263 + len(times), "max_target_positions": 32}
+    config = transformers.WhisperConfig(**sizes, **ids)
     model = transformers.WhisperForConditionalGeneration(config)
     model.generation_config = transformers.GenerationConfig(
         **ids,

@@ -17,7 +17,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 import zoo
 from benchmarks.peers import hugging_face as peers
@@ -654,8 +654,40 @@ def test_a_function_judges_where_each_sequence_ends(decoders: peers.Pair) -> Non
         ends = [n for n in range(1, len(row) + 1) if odd(row[:n])]
         assert list(one.ids) == (row[: ends[0]] if ends else row)
         assert (one.ended == "stop") == bool(ends and (len(one.ids) < NEW or odd(one.ids)))
-    with pytest.raises(zoo.InputError, match="a function as `stop` is for greedy search and"):
-        zoo.generate(ours, PROMPTS, method=zoo.Beam(), **asked)
+
+
+def test_a_function_judges_where_each_beam_ends(decoders: peers.Pair) -> None:
+    theirs, ours = decoders
+    ended = 0
+    for row in PROMPTS:
+
+        def odd(ids: Sequence[int]) -> bool:
+            return sum(ids) % 5 == 1
+
+        class Odd(StoppingCriteria):
+            def __call__(self, ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+                return torch.tensor([odd(one) for one in ids[:, len(row) :].tolist()])  # noqa: B023
+
+        config = GenerationConfig(
+            max_new_tokens=NEW,
+            num_beams=4,
+            eos_token_id=[EOS],
+            pad_token_id=START,
+            do_sample=False,
+        )
+        ids = torch.tensor([row])
+        wanted = theirs.generate(  # type: ignore[operator]
+            ids,
+            generation_config=config,
+            attention_mask=torch.ones_like(ids),
+            stopping_criteria=StoppingCriteriaList([Odd()]),
+        )
+        (found,) = zoo.generate(
+            ours, [row], max_new_tokens=NEW, eos=EOS, method=zoo.Beam(size=4), stop=odd
+        )
+        assert [*row, *found.ids] == wanted[0, : len(row) + len(found.ids)].tolist()
+        ended += found.ended == "stop"
+    assert ended
 
 
 def test_the_first_reason_to_end_is_told() -> None:

@@ -237,6 +237,44 @@ def test_the_extensible_header(tmp_path: Path) -> None:
     torch.testing.assert_close(found.samples, expected.samples, rtol=0, atol=0)
 
 
+def wav(tag: int, bits: int, data: bytes, *, rate: int = RATE, before: bytes = b"") -> bytes:
+    """A WAV file of one channel of this format, with chunks before those that count."""
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, 1, rate, rate * bits // 8, bits // 8, bits)
+    body = b"WAVE" + before + form + struct.pack("<4sI", b"data", len(data)) + data
+    return struct.pack("<4sI", b"RIFF", len(body)) + body
+
+
+@pytest.mark.parametrize(("bits", "letter"), [(32, "f"), (64, "d")])
+def test_floats(bits: int, letter: str) -> None:
+    """As editors of sounds and SciPy write them; beyond 1 they are as they are."""
+    found = read_sound(wav(3, bits, struct.pack(f"<4{letter}", 0.1, -1.5, 0.0, 1.0)))
+    assert torch.equal(found.samples, torch.tensor([0.1, -1.5, 0.0, 1.0]))
+
+
+def test_chunks_that_look_like_others() -> None:
+    """A title that holds the name of a chunk, and has an odd number of bytes."""
+    title = b"LIST" + struct.pack("<I", 21) + b"about fmt \x10\0\0\0\xfe\xff data" + b"\0"
+    data = struct.pack("<3h", 1, -2, 3)
+    found = read_sound(wav(1, 16, data, before=title))
+    assert torch.equal(found.samples * 2**15, torch.tensor([1.0, -2.0, 3.0]))
+
+
+def test_the_lengths_that_other_programs_write() -> None:
+    data = struct.pack("<3h", 1, -2, 3)
+    content = wav(1, 16, data)
+    piped = content[:40] + struct.pack("<I", 0x7FFFF000) + data  # by sox, into a pipe
+    assert len(read_sound(piped).samples) == 3
+    # A file for more than 4 GiB, whose length is that of 64 bits.
+    for announced in (6, 8):
+        more = b"ds64" + struct.pack("<IQQQI", 28, 0, announced, 3, 0)
+        long = b"RF64" + b"\xff" * 4 + b"WAVE" + more + content[12:40] + b"\xff" * 4 + data
+        if announced == 6:
+            assert len(read_sound(long).samples) == 3
+        else:
+            with pytest.raises(zoo.InputError, match="announces 4 samples, and holds 3 samples"):
+                read_sound(long)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"do_lower_case": True, "replace_word_delimiter_char": "_"},
@@ -380,22 +418,30 @@ def bad_files(folder: Path) -> dict[str, str]:
     (folder / "chunk.wav").write_bytes(b"RIFF\x24\0\0\0WAVEfmt \xff\xff\0\0" + bytes(40))
     (folder / "text.wav").write_text("speech")
     (folder / "empty.wav").write_bytes(b"")
-    header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 40, b"WAVE", b"fmt ", 16, 3, 1, RATE, 0, 4, 32)
-    floats = struct.pack("<4sI4f", b"data", 16, *[math.pi / 4] * 4)
-    (folder / "floats.wav").write_bytes(header + floats)
-    wide = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 52, b"WAVE", b"fmt ", 16, 1, 1, RATE, 0, 8, 64)
-    (folder / "wide.wav").write_bytes(wide + struct.pack("<4sI2q", b"data", 16, 1, 2))
+    (folder / "law.wav").write_bytes(wav(7, 8, bytes(900)))
+    (folder / "wide.wav").write_bytes(wav(1, 64, struct.pack("<2q", 1, 2)))
+    (folder / "nan.wav").write_bytes(wav(3, 32, struct.pack("<2f", 0.5, math.nan)))
+    (folder / "huge.wav").write_bytes(wav(3, 64, struct.pack("<2d", 0.5, 1e300)))
+    (folder / "rate.wav").write_bytes(wav(1, 16, bytes(900), rate=0))
+    (folder / "header.wav").write_bytes(wav(1, 16, bytes(900))[:36])
+    content = wav(1, 16, bytes(900))
+    (folder / "turned.wav").write_bytes(content[:12] + content[36:] + content[12:36])
     (folder / "folder.wav").mkdir()
     return {
         "other rate.wav": "the sound has 44,100 samples a second, and the model hears 16,000",
         "short.wav": "the sound has 20 samples, and the model takes 25 or more",
         "none.wav": "the sound has no samples",
         "cut.wav": "the file is cut off: it announces 900 samples, and holds 849 samples",
-        "chunk.wav": "this is not a WAV file of whole numbers (PCM)",
-        "text.wav": "this is not a WAV file of whole numbers",
+        "chunk.wav": "the header of this WAV file is damaged: it states 0 channels",
+        "text.wav": "this is not a WAV file",
         "empty.wav": "the file is empty",
-        "floats.wav": "this is not a WAV file of whole numbers (PCM): unknown format: 3",
-        "wide.wav": "its samples have 8 bytes, and 4 at most are read",
+        "law.wav": "this WAV file is of the format 7 with 8 bits a sample",
+        "wide.wav": "this WAV file is of the format 1 with 64 bits a sample",
+        "nan.wav": "the sound has samples that are no finite numbers",
+        "huge.wav": "the sound has samples that are no finite numbers",
+        "rate.wav": "the header of this WAV file is damaged: it states 1 channel and 0 samples",
+        "header.wav": "this WAV file has no samples",
+        "turned.wav": "this WAV file has no format before its samples",
         "folder.wav": "this is a folder, and not a sound",
         "missing.wav": "there is no such file",
     }

@@ -38,8 +38,8 @@ SPECIAL = [
 ]
 IDS = {token: number for number, token in enumerate([*BYTES, *SPECIAL])}
 EOS, START, EN, DE, FR, TRANSLATE, TRANSCRIBE, NO_TIMES = (IDS[token] for token in SPECIAL)
-TIMES = [f"<|{n / 50:.2f}|>" for n in range(4)]
-VOCAB = len(IDS) + len(TIMES)
+N_TIMES = 4
+VOCAB = len(IDS) + N_TIMES
 LONGEST, BANDS = 24, 8
 SETTINGS: dict[str, Any] = {
     "eos_token_id": EOS,
@@ -69,12 +69,14 @@ def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
     return ran
 
 
-def published(folder: Path, **settings: Any) -> WhisperForConditionalGeneration:
+def published(
+    folder: Path, *, n_times: int = N_TIMES, **settings: Any
+) -> WhisperForConditionalGeneration:
     """A tiny Whisper that hears a second, as it is published in a folder, with a tokenizer of bytes
     and these settings of generation; those that are None are left out. `a.wav` is beside it, and
     the model is imported as `model`."""
     config = WhisperConfig(
-        vocab_size=VOCAB,
+        vocab_size=len(IDS) + n_times,
         d_model=16,
         encoder_layers=1,
         decoder_layers=1,
@@ -102,7 +104,7 @@ def published(folder: Path, **settings: Any) -> WhisperForConditionalGeneration:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL)
-    tokenizer.add_tokens(TIMES)
+    tokenizer.add_tokens([f"<|{n / 50:.2f}|>" for n in range(n_times)])
     tokenizer.save(str(folder / "published" / "tokenizer.json"))
     write_wav(folder / "a.wav", [signal(RATE)])
     zoo.import_folder(folder / "published", folder / "model")
@@ -510,3 +512,15 @@ def test_a_model_of_waveforms_that_generates(tmp_path: Path) -> None:
         ours.run([tmp_path / "a.wav"])
     with pytest.raises(zoo.InputError, match=r"`zoo\.SoundModel` does"):
         zoo.TextModel.load(tmp_path / "own").run(["5 9"])
+
+
+def test_the_encoder_reads_a_sound_once(whisper: Whisper, tmp_path: Path) -> None:
+    """Also where the language is detected."""
+    folder, _ = whisper
+    model, calls = zoo.SoundModel.load(folder / "model"), []
+    model.transformer.encoder.register_forward_hook(lambda *_: calls.append(1))
+    write_wav(tmp_path / "long.wav", [signal(9 * RATE)])  # two batches of windows
+    for file, n in ((folder / "a.wav", 1), (tmp_path / "long.wav", 2)):
+        calls.clear()
+        assert model.run([file])[0]["language"]
+        assert len(calls) == n

@@ -167,6 +167,36 @@ def test_each_text_of_a_batch_stops_by_itself(
         assert "".join(model.stream(prompt, stop=stop, **asked)) == two["text"]
 
 
+@pytest.mark.parametrize("name", ["decoder", "pair"])
+def test_beams_stop_each_by_itself(letters: Path, name: str) -> None:
+    """As at the tokens that make the text, which are of one letter or of two."""
+    model = zoo.TextModel.load(letters / name)
+    beam = zoo.Beam(size=3, n_answers=3)
+    (whole,) = model.run(["abc"], method=beam, max_new_tokens=8)
+    stop = whole["text"][2]
+    (found,) = model.run(["abc"], method=beam, max_new_tokens=8, stop=[stop])
+    for one in (found, *found["others"]):
+        ends = stop in model.text.decode(one["ids"])
+        assert one["ended"] == "stop" or not ends
+        assert one["text"] == before(model.text.decode(one["ids"]), [stop]).removesuffix("<eos>")
+        assert stop not in model.text.decode(one["ids"][:-1])
+    tokens = [id_ for id_ in range(len(LETTERS)) if stop in model.text.decode([id_])]
+    how = {"start": 0} if name == "pair" else {}
+    (wanted,) = zoo.generate(
+        model.transformer,
+        [model.text.encode("abc")],
+        max_new_tokens=8,
+        method=beam,
+        eos=len(LETTERS),
+        stop=[[id_] for id_ in tokens],
+        **how,
+    )
+    assert found["ended"] == "stop"
+    assert [found["ids"], *(one["ids"] for one in found["others"])] == [
+        [*one.ids] for one in (wanted, *wanted.others)
+    ]
+
+
 def test_a_special_token_stops_a_text_too(letters: Path) -> None:
     model = zoo.TextModel.load(letters / "decoder")
     asked: dict[str, Any] = {"max_new_tokens": 60, "method": zoo.Sampling(), "eos": 0}
@@ -203,7 +233,6 @@ def test_stop_texts_of_the_command(
     [
         (["--stop", ""], "`--stop` is an empty text, at which everything stops"),
         (["--stop", "\udcff"], "is not a text that can be written in UTF-8"),
-        (["--stop", "a", "--beams", "2"], "texts to `--stop` at are for greedy search and"),
     ],
 )
 def test_stop_texts_that_are_refused(

@@ -40,6 +40,8 @@ SENTENCE_PROMPTS = "config_sentence_transformers.json"
 """The prompts of a model of sentence-transformers."""
 VOCABULARY = "vocab.json"
 """The tokens of some tokenizers with their ids, such as letters."""
+PIECES = "sentencepiece.bpe.model"
+"""The tokens of some tokenizers, by SentencePiece."""
 ADDED_TOKENS = "added_tokens.json"
 """The tokens that were added to these."""
 RECIPE = "recipe.toml"
@@ -63,7 +65,7 @@ COMPANIONS = (
     "spiece.model",
     "spm.model",
     "tokenizer.model",
-    "sentencepiece.bpe.model",
+    PIECES,
     "source.spm",
     "target.spm",
     CHAT_TEMPLATE,

@@ -552,6 +552,13 @@ class Builder(Plugin):
         return Reading(how.source_vocab, how.longest_source, how.source_pad_id), target
 
     @property
+    def rereads(self) -> Reading | None:
+        """The source of a model with a head that says something of a text, or of its tokens, and
+        that is called with the text twice: as the source, and as the target, which begins one token
+        later; None for others."""
+        return None
+
+    @property
     def called_with_ids_alone(self) -> bool:
         """Whether the model is called with ids, `called_with`, and with nothing else."""
         return bool(self.called_with) and not self.images

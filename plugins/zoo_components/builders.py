@@ -139,7 +139,30 @@ class EncoderDecoder(OfStacks):
         return self.encoder.spectrogram_shape
 
     @property
+    def rereads(self) -> Reading | None:
+        vocab = self.encoder.vocab_of_ids
+        if vocab is None or vocab != self.decoder.vocab_of_ids:
+            return None
+        if self.head.task not in ("classify", "answer"):
+            return None
+        longest = [one.position.longest for one in (self.encoder, self.decoder)]
+        return Reading(
+            vocab=vocab,
+            longest=min((one for one in longest if one is not None), default=None),
+            pad_id=self.encoder.pad_id,
+        )
+
+    @property
+    def classes(self) -> Classes | None:
+        return self.head.classes if self.rereads else None
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
+
+    @property
     def task(self) -> Task | None:
+        if self.rereads:
+            return self.head.task
         if self.generation is None:
             return None
         if self.hears:

@@ -192,6 +192,10 @@ class ProjectedVectors(Embedding):
     def input_width(self) -> int:
         return self.n_features
 
+    @property
+    def spectrogram_shape(self) -> tuple[None, int]:
+        return None, self.n_features
+
     def layout(self) -> Layout:
         parts = {
             "norm": self.norm.layout(),

@@ -49,6 +49,7 @@ class RunOptions(NamedTuple):
     source_language: str | None
     target_language: str | None
     stop: tuple[str, ...]
+    timestamps: bool
     draft: str | None
     lookup: bool
     dtype: str | None
@@ -145,6 +146,7 @@ class RunOptions(NamedTuple):
             eos=self.eos,
             start=start,
             stop=self.stop,
+            timestamps=self.timestamps,
             draft=draft,
             cuda_graph=self.cuda_graph,
             labels=self.labels or None,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from zoo.running.runner import Runner
 
 _LANGUAGES = ("source_language", "target_language")
+_OF_SOUNDS = ("timestamps",)
 _GENERATING = (
     "chat",
     "system",
@@ -45,6 +46,7 @@ _GENERATING = (
     "eos",
     "start",
     "stop",
+    *_OF_SOUNDS,
     *_LANGUAGES,
     "draft",
     "lookup",
@@ -155,6 +157,11 @@ _GENERATING = (
     help="End a generated text before this one. State it for each.",
 )
 @click.option(
+    "--timestamps",
+    is_flag=True,
+    help="With Whisper: write when each part of the text is said.",
+)
+@click.option(
     "--draft",
     type=model_type,
     metavar="MODEL",
@@ -226,12 +233,15 @@ def run(context: click.Context, /, **given: Any) -> None:
 def _refuse_unfitting(context: click.Context, model: Runner) -> None:
     """Raise UsageError if an option is given that does not apply to the model."""
     from zoo.running.image_model import ImageModel
+    from zoo.running.sound_model import SoundModel
     from zoo.running.text_model import TextModel
 
     name = model.transformer.spec.name
     if not isinstance(model, TextModel):
         no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
         _refuse(context, no_texts, f"{name} takes no texts")
+    if not isinstance(model, SoundModel):
+        _refuse(context, _OF_SOUNDS, f"{name} takes no sounds")
     if isinstance(model, ImageModel):
         _refuse(context, _LANGUAGES, f"{name} takes no texts")
     if not model.transformer.spec.model.images:

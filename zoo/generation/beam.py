@@ -61,7 +61,7 @@ class Hypotheses:
         running: list[tuple[int, ...]] = []
         picked: list[int] = []
         for place, (value, beam, token) in enumerate(zip(values, beams, tokens, strict=True)):
-            if value == -math.inf:
+            if value == -math.inf or (place >= method.size and len(picked) == method.size):
                 break
             ids = (*self.running[beam], token)
             why = ends.of(ids)
@@ -113,8 +113,9 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     # All beams of a row are equal at first, so all but one start at -inf.
     totals = torch.full((batch, size), -torch.inf, device=device)
     totals[:, 0] = 0.0
-    # The most candidates that can end in one step, plus the `size` that go on.
-    n_best = (1 + len(ends.last_ids)) * size
+    # The most candidates that can end in one step, plus the `size` that go on. Any may end that a
+    # function judges: then fewer may go on, as in `transformers`.
+    n_best = (1 + max(len(ends.last_ids), ends.judge is not None)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
         found = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
         found = judged(found, _sequences(rows, sources, begun), method, n_tokens - 1, ends)

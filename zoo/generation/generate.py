@@ -57,7 +57,7 @@ def generate(
         method: how tokens are chosen.
         eos: an id, or ids, that end a sequence.
         stop: sequences of ids that end it too; or a function of the new ids of a sequence that says
-            whether it ends, which beam search does not take.
+            whether it ends.
         start: with an encoder, the ids that each target begins with.
         mask: boolean mask of a tensor of ids or vectors, (batch, length), False at padding.
         memory: for a decoder with a `memory_width`, the states that it attends to,

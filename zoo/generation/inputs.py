@@ -28,12 +28,14 @@ from zoo.wording import counted
 
 
 class Given(NamedTuple):
-    """What a model is given, as the arguments of `generate` of these names."""
+    """What a model is given, as the arguments of `generate` of these names; and what its encoder
+    has made of `ids` already, if it has."""
 
     ids: Ids
     mask: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
+    encoded: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Inputs:
     Args:
         prompt: the tokens that each sequence begins with, padded on the left.
         source: the input of the encoder, if the model has one.
-        memory: what a decoder without an encoder attends to, if anything.
+        memory: what the decoder attends to, if that is given: without an encoder, or by what it has
+            made of the source already.
         request: what is asked.
     """
 
@@ -85,7 +88,7 @@ class Inputs:
         looks_back = request.method.encoder_no_repeat_ngram_size
         if looks_back and how.has_source and how.source_vocab is None:
             raise InputError("`encoder_no_repeat_ngram_size` is for sources of tokens")
-        attended = _memory(how, given, prompt.values.shape[0], device, dtype)
+        attended = given.encoded or _memory(how, given, prompt.values.shape[0], device, dtype)
         return cls(prompt.to(device), source, attended, request)
 
     def source_ids(self) -> list[list[int]]:
@@ -111,7 +114,11 @@ class Inputs:
         Raises:
             InputError: its steps cannot be recorded.
         """
-        memory = self.memory if self.source is None else encode(model, self.source)
+        memory = self.memory
+        if memory is None and self.source is not None:
+            memory = encode(model, self.source)
+        elif memory is not None:
+            memory = Memory(memory.states, memory.mask)  # decoding leaves rows out
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.request.ends.max_new_tokens - 1
         if record:

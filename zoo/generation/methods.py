@@ -60,6 +60,15 @@ class Method(BaseModel):
     of its language."""
     last_id: Id | None = None
     """The token that follows when only one of `max_new_tokens` is left; mostly an id of `eos`."""
+    timestamp_begin: Id | None = None
+    """The id of the time 0; those after it are later times, in even steps. With it, a text has a
+    time where each of its parts begins and one where it ends, as Whisper writes them (Radford et
+    al. 2022, arXiv:2212.04356): it begins with one, none is earlier than one before, two follow
+    each other between parts, and a time is taken where all together are likelier than any other
+    token. The id before it, which says that there are no times, is not generated, and ids below
+    the least of `eos` are those of words."""
+    max_initial_timestamp: Annotated[int, Field(ge=0)] | None = None
+    """The latest time that a text begins with, in steps."""
     n_answers: Annotated[int, Field(ge=1, le=10_000)] = 1
     """The number of sequences that are generated for a prompt: drawn one by one, or the best of a
     beam search, of which there are fewer where no more can be generated."""
@@ -103,11 +112,13 @@ class Method(BaseModel):
             or n_new < self.min_new_tokens
             or (self.first_id is not None and n_new == 0)
             or (self.last_id is not None and n_new == max_new_tokens - 1)
+            or self.timestamp_begin is not None
         )
 
     def check(self, vocab: int) -> None:
         """Raise InputError if an id is outside the vocabulary."""
-        stated = [("first_id", self.first_id), ("last_id", self.last_id)]
+        names = ("first_id", "last_id", "timestamp_begin")
+        stated = [(name, getattr(self, name)) for name in names]
         stated += [("bad_words", id_) for word in self.bad_words for id_ in word]
         stated += [("suppress_tokens", id_) for id_ in self.suppress_tokens]
         stated += [("begin_suppress_tokens", id_) for id_ in self.begin_suppress_tokens]

@@ -84,8 +84,6 @@ class Request:
     cuda_graph: bool = False
 
     def __post_init__(self) -> None:
-        if self.ends.judge is not None and isinstance(self.method, Beam):
-            raise not_for_beams("a function as `stop` is")
         if self.cuda_graph and not self.cache:
             raise InputError("a step that is recorded has a cache: leave `cache` True")
         if self.draft is None:
@@ -95,7 +93,12 @@ class Request:
                 f"`draft` is a zoo.Draft(...) or zoo.Lookup(...), not {self.draft!r:.80}"
             )
         if isinstance(self.method, Beam):
-            raise not_for_beams("guessed tokens are")
+            raise InputError(
+                Problem(
+                    "guessed tokens are for greedy search and sampling, not for several beams",
+                    help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
+                )
+            )
         if not self.cache:
             raise InputError("guessed tokens are checked with a cache: leave `cache` True")
         if self.cuda_graph:
@@ -110,13 +113,3 @@ def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
     if not isinstance(method, kinds):
         known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
         raise InputError(f"`method` is one of {known}, not {method!r:.80}")
-
-
-def not_for_beams(what: str) -> InputError:
-    """The error for what goes without beam search."""
-    return InputError(
-        Problem(
-            f"{what} for greedy search and sampling, not for several beams",
-            help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
-        )
-    )

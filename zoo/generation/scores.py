@@ -44,6 +44,65 @@ def constrain(
         Scores, (rows, vocab): -inf for a token that is forbidden, and 0 for one that is forced. If
         all tokens of a row are forbidden, none of them is.
     """
+    found = _constrain(scores, sequences, sources, method, n_new, ends)
+    if method.timestamp_begin is not None:
+        new = [sequence[len(sequence) - n_new :] for sequence in sequences]
+        timed = mark_times(found, new, method.timestamp_begin, method.max_initial_timestamp, ends)
+        found = timed.where((timed > -torch.inf).any(-1, keepdim=True), found)
+    return found
+
+
+def mark_times(
+    scores: torch.Tensor,
+    sequences: Sequence[list[int]],
+    zero: int,
+    latest_first: int | None,
+    ends: Ends,
+) -> torch.Tensor:
+    """Forbid what would leave a part of a text without a time where it begins or ends, as
+    `Method.timestamp_begin` says.
+
+    Args:
+        scores: the scores of the next token, (rows, vocab).
+        sequences: the new ids of each row.
+        zero: the id of the time 0.
+        latest_first: the latest time that a text begins with, in steps; None for any.
+        ends: when a sequence ends.
+
+    Returns:
+        Scores, (rows, vocab): -inf for a token that is forbidden.
+    """
+    found = scores.clone()
+    for row, ids in zip(found, sequences, strict=True):
+        row[zero - 1] = -torch.inf  # says that there are no times
+        if not ids:
+            row[:zero] = -torch.inf
+            if latest_first is not None:
+                row[zero + latest_first + 1 :] = -torch.inf
+            continue
+        after_time, after_two = ids[-1] >= zero, len(ids) < 2 or ids[-2] >= zero
+        if after_time and after_two:
+            row[zero:] = -torch.inf
+        elif after_time:
+            row[: min(ends.eos, default=zero)] = -torch.inf
+        if times := [id_ for id_ in ids if id_ >= zero]:
+            # A part ends later than it begins, and the next one may begin where it ends.
+            row[zero : times[-1] + (0 if after_time and not after_two else 1)] = -torch.inf
+    logs = found.log_softmax(-1)
+    likely = logs[:, zero:].logsumexp(-1) > logs[:, :zero].amax(-1)
+    found[:, :zero] = found[:, :zero].masked_fill(likely[:, None], -torch.inf)
+    return found
+
+
+def _constrain(
+    scores: torch.Tensor,
+    sequences: Sequence[list[int]],
+    sources: Sequence[list[int]],
+    method: Method,
+    n_new: int,
+    ends: Ends,
+) -> torch.Tensor:
+    """As `constrain`, without times."""
     forced = method.first_id if n_new == 0 else None
     if method.last_id is not None and n_new == ends.max_new_tokens - 1:
         forced = method.last_id

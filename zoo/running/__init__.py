@@ -12,7 +12,8 @@ text.py                 from text to ids and back; tokenizer_file.py, tokenizer_
 chat.py, languages.py   the prompts of chats and of translators
 sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with
                         images
-letters.py              the text of a sound; speech.py, how one that is generated begins
+letters.py              the text of a sound by letters; pieces.py, by pieces of SentencePiece
+transcribing.py         the text of a sound that is generated; speech.py, how it begins
 
 Generating:
 generating.py           what models of texts, of images and of sounds have in common

@@ -21,6 +21,7 @@ class Asked:
     stop: Sequence[str] = ()
     draft: Draft | Lookup | None = None
     cuda_graph: bool = False
+    timestamps: bool = False
     labels: Sequence[str] | None = None
     mask_id: int | None = None
     top: int | None = None
@@ -35,6 +36,7 @@ class Asked:
             "stop": self.stop or None,
             "draft": self.draft,
             "cuda_graph": self.cuda_graph or None,
+            "timestamps": self.timestamps or None,
         }
         for argument, value in given.items():
             if value is not None:

@@ -11,11 +11,12 @@ from typing import Any, Self, cast
 import torch
 
 from zoo.generation import Beam, Generated, Greedy, Sampling
+from zoo.generation.decoding import Memory
 from zoo.generation.ends import Ends
 from zoo.generation.generate import generated, streamed
 from zoo.generation.inputs import Given
 from zoo.generation.methods import for_batch, with_others
-from zoo.generation.request import Request, check_method, not_for_beams
+from zoo.generation.request import Request, check_method
 from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
@@ -63,8 +64,6 @@ class Writer:
             check_method(method, (Greedy, Sampling, Beam))
             method = settings.completed(method)
         stops = Stops.read(asked.stop, text)
-        if stops is not None and isinstance(method, Beam):
-            raise not_for_beams("texts to `stop` at are")
         with suppress(TypeError):  # a single id has no length
             if len(cast("Sequence[int]", asked.start)) > 1:
                 # The target begins with more than its usual id, so nothing is missing after that.
@@ -74,11 +73,21 @@ class Writer:
         return cls(model, text, request, stops)
 
     def results(
-        self, inputs: torch.Tensor | Sequence[Sequence[int]], *, batch: int
+        self,
+        inputs: torch.Tensor | Sequence[Sequence[int]],
+        *,
+        batch: int,
+        encoded: Memory | None = None,
     ) -> list[dict[str, Any]]:
-        """The results for one batch of inputs, ids or pixels: that with this number, from 0."""
+        """The results for one batch of inputs, ids, pixels or sounds: that with this number, from
+        0. If the encoder has read them already, `encoded` is what it has made of them."""
         request = replace(self.request, method=for_batch(self.request.method, batch))
-        return list(map(self._result, generated(self.model, Given(inputs), request)))
+        given = Given(inputs, encoded=encoded)
+        return list(map(self._result, generated(self.model, given, request)))
+
+    def choosing(self, method: Greedy | Sampling | Beam) -> Self:
+        """This one, with another method of choosing tokens."""
+        return replace(self, request=replace(self.request, method=method))
 
     def pieces(self, ids: list[int]) -> Iterator[str]:
         """The text for one input, in pieces as its tokens come."""

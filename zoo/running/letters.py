@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.json_files import JsonFile, read_json
+from zoo.json_files import read_json
 from zoo.model_files import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.purpose import Transcription
 from zoo.running.tokenizer_config import read_special_tokens
@@ -65,10 +65,10 @@ def read_letters(folder: Path, how: Transcription) -> Letters:
     path = folder / VOCABULARY
     if not os.path.lexists(path):
         return Letters()
-    tokens = {id_: token for token, id_ in _ids(read_json(path)).items()}
+    tokens = {id_: token for token, id_ in token_ids(path).items()}
     config = _config(folder)
     if os.path.lexists(folder / ADDED_TOKENS):
-        added = _ids(read_json(folder / ADDED_TOKENS))
+        added = token_ids(folder / ADDED_TOKENS)
         tokens |= {id_: token for token, id_ in added.items() if id_ not in tokens}
     special = read_special_tokens(folder)
     pad = special.get("pad_token", PAD)
@@ -85,8 +85,10 @@ def read_letters(folder: Path, how: Transcription) -> Letters:
     )
 
 
-def _ids(file: JsonFile) -> dict[str, int]:
-    """The ids of tokens, of a file that is a table of these."""
+def token_ids(path: Path) -> dict[str, int]:
+    """Read the ids of tokens, of a file that is a table of these. Raises WeightsError if it is
+    none."""
+    file = read_json(path)
     if wrong := [token for token, id_ in file.data.items() if type(id_) is not int]:
         message = f"{quoted(wrong[0])} has no number as its id: a vocabulary is a table of tokens "
         message += "and their ids"

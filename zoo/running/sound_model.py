@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -23,16 +23,22 @@ from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.generating import Writer
 from zoo.running.labels import published_config, read_labels
 from zoo.running.letters import Letters, read_letters, without_blanks
 from zoo.running.media import places_of, read_each
+from zoo.running.pieces import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
 from zoo.running.text import Text, read_text
+from zoo.running.transcribing import Heard, Transcriber
 from zoo.sounds.files import Sound, read_sound
-from zoo.sounds.settings import SoundSettings, check_length, read_sound_settings
+from zoo.sounds.settings import (
+    SlaneySettings,
+    SoundSettings,
+    check_length,
+    read_sound_settings,
+)
 from zoo.sounds.windows import Window, windows_of
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -41,28 +47,9 @@ from zoo.weights.reader import read_header
 if TYPE_CHECKING:
     from zoo.transformer import EncodingSounds
 
-N_WINDOWS = 8
-"""The most windows of a sound in a batch."""
 LONGEST_TEXT = 448
 """The most tokens of the text of a window, with those that it begins with, if the model has
 positions for any number: as many as Whisper has."""
-_TIME = re.compile(r"<\|\d+\.\d+\|>")
-"""A token for a time in the text, which tokenizers do not count among the special ones."""
-
-
-class Heard(NamedTuple):
-    """A sound as the model takes it.
-
-    Args:
-        windows: the parts of the sound that are each given to the model, mostly one.
-        given: the waveform of each, (windows, samples, 1), or its spectrogram, (windows, frames,
-            bands).
-        rate: how many samples of the sound there are in a second.
-    """
-
-    windows: list[Window]
-    given: torch.Tensor
-    rate: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +105,7 @@ class SoundModel:
         folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         letters = Letters() if how is None else read_letters(folder, how)
-        text, settings = read_text(folder), SpeechSettings()
+        text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         if (generation := spec.model.generation) is not None:
             config = published_config(transformer.origin)
@@ -157,6 +144,15 @@ class SoundModel:
         if self.transformer.spec.model.generation is None:
             raise InputError(f"{self.transformer.spec.name} knows no languages")
         settings = self.settings
+        if isinstance(self.text, Pieces):
+            if source is not None:
+                raise InputError(
+                    f"{self.transformer.spec.name} is not told which language is spoken"
+                )
+            if target is not None:
+                first = self.text.language_id(target)
+                settings = settings.model_copy(update={"forced_bos_token_id": first})
+            return replace(self, settings=settings)
         if source is not None:
             settings = settings.speaking(source)
         if target is not None:
@@ -181,6 +177,7 @@ class SoundModel:
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         stop: Sequence[str] = (),
+        timestamps: bool = False,
         cuda_graph: bool = False,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
@@ -194,6 +191,9 @@ class SoundModel:
             method, eos, start, stop, cuda_graph: for a model that generates text, as in
                 `TextModel.run`; there is one text of a sound. A `start` is in place of the ids of a
                 language and a task too.
+            timestamps: whether a model such as Whisper also writes when each part of the text is
+                said. It then hears a long sound as in `transformers`: each window begins where the
+                last part of the one before ends.
             places: where each sound is, for messages; by default a file's path, or `sound 2`.
 
         Returns:
@@ -201,7 +201,8 @@ class SoundModel:
             of a generated text also `score` and `ended` (see `zoo.Generated`), the `language` that
             is spoken, if the model knows several, and if the sound is longer than what the model
             hears at once, all this for each of its `windows`, with their `begin` and `end` in
-            seconds; the likeliest `classes`; or `embedding`, what the model's pooler makes of the
+            seconds; with `timestamps` not these, but its `segments`, likewise; the likeliest
+            `classes`; or `embedding`, what the model's pooler makes of the
             states, or without one their mean.
 
         Raises:
@@ -215,6 +216,7 @@ class SoundModel:
             start=start,
             stop=stop,
             cuda_graph=cuda_graph,
+            timestamps=timestamps,
             top=top,
         )
         return self.answers(sounds, asked, places)
@@ -237,73 +239,43 @@ class SoundModel:
             raise InputError("one text is written of a sound: leave `n_answers` out")
         if places is None:
             places = places_of(sounds, "sound")
+        transcriber = Transcriber(
+            self.transformer, self.text, self.settings, self.sound_settings, asked, count()
+        )
         results: list[dict[str, Any]] = []
-        numbers = count()
         for batch in cut(range(len(sounds))):
             asked_for = [(sounds[place], places[place]) for place in batch]
-            for heard in read_each(asked_for, self._heard):
+            for heard in read_each(asked_for, partial(self._heard, whole=asked.timestamps)):
                 if spec.model.generation is None:
                     found = self._read(heard.given, task, asked.top)
                 else:
-                    found = self._written(heard, asked, numbers)
+                    found = transcriber.written(heard)
                 results.append({"task": task, **found})
         return results
 
-    def _heard(self, sound: str | os.PathLike[str] | bytes) -> Heard:
-        """A sound as the model takes it. Raises InputError if it does not fit the model."""
+    def _heard(self, sound: str | os.PathLike[str] | bytes, *, whole: bool) -> Heard:
+        """A sound as the model takes it, in windows or as a whole. Raises InputError if it does not
+        fit the model."""
         read, settings = read_sound(sound), self.sound_settings
         windows = [Window(0, len(read.samples))]
+        if whole and isinstance(settings, SlaneySettings):
+            return Heard(windows, settings.whole(read)[None], read.rate)
         if settings.longest is not None:
             windows = windows_of(read.samples, settings.longest, settings.sampling_rate)
         parts = [Sound(read.samples[one.start : one.end], read.rate) for one in windows]
         given = torch.stack([settings.prepared(part) for part in parts])
         if (shortest := self.transformer.spec.model.shortest_sound) is not None:
             check_length(read.samples, shortest)
+        longest, _ = self.transformer.spec.model.spectrogram_shape or (None, None)
+        if longest is not None and given.shape[1] > longest:
+            raise InputError(
+                Problem(
+                    f"the sound has {given.shape[1]:,} frames, and the model has positions for "
+                    f"{longest:,}",
+                    help="cut it: `ffmpeg -i IN -f segment -segment_time SECONDS OUT%03d.wav`",
+                )
+            )
         return Heard(windows, given, read.rate)
-
-    def _written(self, heard: Heard, asked: Asked, numbers: Iterator[int]) -> dict[str, Any]:
-        """Generate the text of a sound, of its windows side by side; each batch of them has one of
-        the `numbers`."""
-        language, start = None, asked.start
-        if start is None:
-            start, language = self._begin(heard)
-        writer = Writer.read(
-            self.transformer, self.text, self.settings, replace(asked, start=start or None)
-        )
-        found = [
-            one
-            for at in range(0, len(heard.windows), N_WINDOWS)
-            for one in writer.results(heard.given[at : at + N_WINDOWS], batch=next(numbers))
-        ]
-        # What follows a text at which to stop is not written.
-        n_told = 1 + next((n for n, one in enumerate(found) if one["ended"] == "stop"), len(found))
-        found = found[:n_told]
-        told = {} if language is None else {"language": language}
-        result = {**_joined(found, writer), **told}
-        if len(heard.windows) == 1:
-            return result
-        windows = [
-            {"begin": window.start / heard.rate, "end": window.end / heard.rate}
-            | {**one, "text": _spoken(one["text"])}
-            for window, one in zip(heard.windows, found, strict=False)
-        ]
-        return {**result, "windows": windows}
-
-    def _begin(self, heard: Heard) -> tuple[list[int], str | None]:
-        """The ids that the text of a sound begins with, and the code of the language among them. A
-        language that is not stated is the likeliest of the first window."""
-        begin, languages = self.settings.begin(), self.settings.languages
-        if None in begin:
-            model, ids = self.transformer, [*languages.values()]
-            with torch.inference_mode(), evaluating(model):
-                given = self._on_device(heard.given[:1])
-                target = torch.tensor([begin[:1]], device=given.device)
-                scores = cast("Any", model)(given, target)[0, -1]
-            check_numbers(scores, model.spec.name)
-            begin[1] = ids[int(scores[ids].argmax())]
-        codes = {id_: code for code, id_ in languages.items()}
-        language = next((codes[id_] for id_ in begin[1:2] if id_ in codes), None)
-        return cast("list[int]", begin), language
 
     def _on_device(self, given: torch.Tensor) -> torch.Tensor:
         """Waveforms or spectrograms where the model is, in its dtype."""
@@ -328,22 +300,3 @@ class SoundModel:
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": output.tolist()}
-
-
-def _joined(found: Sequence[dict[str, Any]], writer: Writer) -> dict[str, Any]:
-    """The text of windows as one. It ended by its length if that of any window did."""
-    shown: list[int] = []
-    for one in found:
-        shown += one["ids"][:-1] if one["ended"] == "eos" else one["ids"]
-    ends = [one["ended"] for one in found]
-    return {
-        "text": _spoken(writer.shown(shown)),
-        "ids": [id_ for one in found for id_ in one["ids"]],
-        "score": sum(one["score"] for one in found),
-        "ended": "length" if "length" in ends else ends[-1],
-    }
-
-
-def _spoken(text: str) -> str:
-    """A text without tokens for times, and without the space that its first word begins with."""
-    return _TIME.sub("", text).strip()

@@ -8,7 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+
+from pydantic import Field
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.generation.methods import Id
@@ -32,8 +34,18 @@ class SpeechSettings(Settings):
     """The language that is spoken: its token, its code, `en`, or its name, `english`."""
     task: str | None = None
     """What is written: a transcript, or a translation."""
-    no_timestamps_token_id: Id | None = None
-    """The id with which no times are written between the words."""
+    no_timestamps_token_id: Annotated[int, Field(ge=1)] | None = None
+    """The id with which no times are written between the words. The one after it is the time 0, and
+    the one before it stands for a sound in which nothing is said."""
+    max_initial_timestamp_index: Id | None = None
+    """The latest time that a text begins with, in steps of a time."""
+    no_speech_threshold: float | None = None
+    """A window is left out if the id for nothing that is said is likelier than this, and the text
+    is unlikely by `logprob_threshold`."""
+    logprob_threshold: float | None = None
+    """A text is unlikely, and drawn anew, if the mean log-probability of its tokens is below."""
+    compression_ratio_threshold: float | None = None
+    """A text repeats itself, and is drawn anew, if its ids are more times as long as compressed."""
     forced_decoder_ids: list[list[Id | None]] | None = None
     """How older checkpoints state a language and a task: pairs of a place after the first id, and
     the id there, null for a language that is detected. They count if neither is stated."""
@@ -64,9 +76,9 @@ class SpeechSettings(Settings):
                 )
             )
 
-    def begin(self) -> list[int | None]:
-        """The ids that a text begins with; None in place of a language that is to be detected, and
-        none at all if the settings do not state the first.
+    def begin(self, *, timestamps: bool = False) -> list[int | None]:
+        """The ids that a text begins with, one with `timestamps` or one without; None in place of a
+        language that is to be detected, and none at all if the settings do not state the first.
 
         Raises:
             InputError: the settings state no such language or task.
@@ -83,7 +95,10 @@ class SpeechSettings(Settings):
         tasks = self.task_to_id or {}
         if self.task is not None or (tasks and not {*found} & {*tasks.values()}):
             found.append(self._task_id(self.task or TRANSCRIBE))
-        if self.no_timestamps_token_id not in (None, found[-1]):
+        stated = found[-1] == self.no_timestamps_token_id
+        if timestamps and stated:
+            found.pop()
+        elif not (timestamps or stated or self.no_timestamps_token_id is None):
             found.append(self.no_timestamps_token_id)
         return found
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from zoo.errors import InputError, Problem
 from zoo.model_files import TOKENIZER
-from zoo.running.text import PARTIAL, Numbers, Text
+from zoo.running.text import PARTIAL, Text
 from zoo.running.tokenizer_file import check_text
 
 
@@ -40,7 +40,7 @@ class Stops:
             raise InputError('`stop` is a list of texts, of one text too: `stop=["..."]`')
         if not stop:
             return None
-        if isinstance(text, Numbers):
+        if text.tokens() is None:
             raise InputError(
                 Problem(
                     f"the model's folder holds no {TOKENIZER}, so there is no text to `stop` at",

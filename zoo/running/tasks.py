@@ -196,6 +196,8 @@ def _best(values: torch.Tensor, top: int) -> tuple[list[float], list[int]]:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """The result as text for people."""
+    if report.get("segments"):
+        return "\n".join(map(_segment_text, report["segments"]))
     if "text" in report:
         lines = [str(report["text"])]
         lines += [one["text"] for one in report.get("others", ())]
@@ -209,6 +211,18 @@ def as_text(report: Mapping[str, Any]) -> str:
     classes = report["classes"]
     rows = classes if classes and isinstance(classes[0], list) else [classes]
     return "\n".join("  ".join(map(_class_text, row)) for row in rows)
+
+
+def _segment_text(found: Mapping[str, Any]) -> str:
+    return f"[{_clock(found['begin'])} --> {_clock(found['end'])}] {found['text']}"
+
+
+def _clock(seconds: float) -> str:
+    """A time as `01:15.320`, or `1:01:15.320`."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    minutes, left = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:" * bool(hours) + f"{minutes:02}:{left:02}.{thousandths:03}"
 
 
 def _span_text(found: Mapping[str, Any]) -> str:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
+from zoo.model_files import PIECES, SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.sentence_texts import (
     CutWarning,
     default_prompt,
     is_sentence_folder,
     reading_of,
 )
-from zoo.running.tokenizer_config import states_tidying
+from zoo.running.tokenizer_config import states
 from zoo.running.tokenizer_file import (
     cannot_encode,
     cut_after,
@@ -38,7 +38,7 @@ _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
 _OLDER = (
     *("vocab.txt", "vocab.json", "spiece.model", "spm.model", "tokenizer.model"),
-    "sentencepiece.bpe.model",
+    PIECES,
 )
 """The files of tokenizers of older checkpoints, of which transformers makes newer ones."""
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
@@ -159,9 +159,9 @@ class Numbers:
         """None: without a tokenizer, no token is known by its text."""
         return None
 
-    def tokens(self) -> None:
+    def tokens(self) -> tuple[Tokens, Tokens] | None:
         """None: without a tokenizer, no token has a text."""
-        return
+        return None
 
     def special_tokens(self) -> dict[str, int]:
         """None: without a tokenizer, no token is special."""
@@ -394,7 +394,7 @@ def read_text(folder: Path) -> Text:
     other = folder / TARGET_TOKENIZER
     target = read_tokenizer(other) if os.path.lexists(other) else source
     # With byte pairs, a space belongs to the token after it, and transformers keeps it too.
-    tidies = not is_bpe(target) and states_tidying(folder)
+    tidies = not is_bpe(target) and states(folder, "clean_up_tokenization_spaces")
     prompt = ""
     if is_sentence_folder(folder):
         prompt = default_prompt(folder)

@@ -15,7 +15,7 @@ from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
-from zoo.purpose import Task
+from zoo.purpose import Reading, Task
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
@@ -80,9 +80,10 @@ class TextModel:
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         model, settings, pad_id = transformer.spec.model, Settings(), None
-        if model.generation is not None:
-            config = published_config(transformer.origin)
-            settings = read_settings(folder, config, has_source=model.generation.has_source)
+        if model.generation is not None or model.rereads is not None:
+            config, how = published_config(transformer.origin), model.generation
+            has_source = how is None or how.has_source
+            settings = read_settings(folder, config, has_source=has_source)
         if model.comparison is not None:
             pad_id = padding_id(folder, text)
         return cls(transformer, text, settings, pad_id)
@@ -95,7 +96,8 @@ class TextModel:
             InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
-        if spec.model.comparison is None and not spec.model.called_with_ids_alone:
+        takes_text = spec.model.called_with_ids_alone or spec.model.rereads is not None
+        if spec.model.comparison is None and not takes_text:
             raise _not_called_with_ids(spec)
         if spec.model.task is None:
             raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
@@ -133,7 +135,7 @@ class TextModel:
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
             stop: texts that end a generated text, which stops before the first of them, whichever
-                tokens it comes in; or special tokens, by their text. Not with beams.
+                tokens it comes in; or special tokens, by their text.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             top: how many of the likeliest classes, tokens or answers are told. By default five, but
                 one answer; of a model whose texts may be of several classes also all that are
@@ -322,8 +324,7 @@ class TextModel:
         elif _is_pair(text):
             if self.task in GENERATING:
                 raise InputError(f"{self.transformer.spec.name} takes texts, not pairs of texts")
-            (reading,) = self.transformer.spec.model.called_with
-            found = self.text.encode_pair(text, reading.token_types)
+            found = self.text.encode_pair(text, self._reading.token_types)
             if self.task != "answer":
                 found = Input(found.ids, found.types)
         elif self.task == "generate":
@@ -352,11 +353,41 @@ class TextModel:
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
-        spec = self.transformer.spec
-        reading = spec.model.called_with[0]
+        spec, reading = self.transformer.spec, self._reading
         read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
         most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), reading.longest, "text", most_new=most_new)
+        if spec.model.rereads is not None:
+            self._check_rereading(ids)
+
+    @property
+    def _reading(self) -> Reading:
+        """How the model reads a text."""
+        model = self.transformer.spec.model
+        return model.called_with[0] if model.rereads is None else model.rereads
+
+    def _check_rereading(self, ids: list[int]) -> None:
+        """Raise InputError if the model cannot read a text as its target too: the files beside it
+        do not say with which id this begins, or the text does not end with that of its end, at
+        which the model looks."""
+        name, settings = self.transformer.spec.name, self.settings
+        if settings.decoder_start_token_id is None:
+            raise InputError(
+                Problem(
+                    f"{name} reads a text a second time, as a target, and no file says with which "
+                    "id this begins",
+                    help="state `decoder_start_token_id` in a generation_config.json beside the "
+                    "weights",
+                )
+            )
+        vocab = self._reading.vocab
+        settings.check(["decoder_start_token_id"], vocab)
+        ends = settings.ends_within(vocab)
+        if ends and ids[-1] not in ends:
+            raise InputError(
+                f"{name} classifies a text by its end, the id {ends[0]}, and this one ends with "
+                f"{ids[-1]}"
+            )
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
@@ -370,7 +401,11 @@ class TextModel:
         def call(places: Sequence[int]) -> torch.Tensor:
             batch = [rows[place] for place in places]
             ids = torch.tensor([row.ids for row in batch], device=device)
-            outputs: torch.Tensor = model(ids, **_token_types(batch, device))
+            given, start = [ids], self.settings.decoder_start_token_id
+            if model.spec.model.rereads is not None and start is not None:
+                first = torch.full_like(ids[:, :1], start)
+                given.append(torch.cat([first, ids[:, :-1]], 1))
+            outputs: torch.Tensor = model(*given, **_token_types(batch, device))
             return outputs
 
         found = outputs_of(model, [row.ids for row in rows], call)

@@ -58,12 +58,12 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
     return {**older.special_tokens(), **config.special_tokens()}
 
 
-def states_tidying(folder: Path) -> bool:
-    """Whether a folder says that spaces before punctuation are removed from texts that are made of
-    ids. Raises WeightsError if the file is no JSON."""
+def states(folder: Path, flag: str) -> bool:
+    """Whether the `tokenizer_config.json` of a folder says that this is so. Raises WeightsError if
+    the file is no JSON."""
     path = folder / TOKENIZER_CONFIG
     found = parse_json(path, read_utf8(path).encode()).data if os.path.lexists(path) else {}
-    return found.get("clean_up_tokenization_spaces") is True
+    return found.get(flag) is True
 
 
 def read_utf8(path: Path) -> str:

@@ -18,14 +18,17 @@ FLOOR = 2.0**-23
 """The least power of a band."""
 
 
-def log_mel(samples: torch.Tensor, n_bands: int) -> torch.Tensor:
+def log_mel(
+    samples: torch.Tensor, n_bands: int, *, window: Literal["hann", "povey"] = "hann"
+) -> torch.Tensor:
     """The logarithms of the power in bands of equal width in mel, of each frame that the samples
-    fill. From each frame, its mean is subtracted, then 0.97 of the sample before; a Hann window
-    follows.
+    fill. From each frame, its mean is subtracted, then 0.97 of the sample before; a window follows:
+    Hann's, or Kaldi's own, which is that to the power of 0.85 and named after Daniel Povey.
 
     Args:
         samples: (n,), at least `WINDOW` of them, 16,000 a second.
         n_bands: the number of bands.
+        window: what each frame is multiplied by.
 
     Returns:
         (frames, n_bands), in float32. It is computed in float64.
@@ -33,8 +36,10 @@ def log_mel(samples: torch.Tensor, n_bands: int) -> torch.Tensor:
     frames = samples.double().unfold(0, WINDOW, HOP)
     frames = frames - frames.mean(1, keepdim=True)
     before = torch.cat([frames[:, :1], frames[:, :-1]], 1)
-    window = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
-    spectra = torch.fft.rfft((frames - PREEMPHASIS * before) * window, N_FFT)
+    shape = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
+    if window == "povey":
+        shape = shape**0.85
+    spectra = torch.fft.rfft((frames - PREEMPHASIS * before) * shape, N_FFT)
     power: torch.Tensor = spectra.abs().square() @ _bands(n_bands).T
     return power.clamp(min=FLOOR).log().float()
 

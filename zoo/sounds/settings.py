@@ -1,6 +1,6 @@
 """How sounds become waveforms or spectrograms, as the publisher of a model has set it up.
 
-The settings are those of three feature extractors of `transformers`, in the
+The settings are those of five feature extractors of `transformers`, in the
 `preprocessor_config.json` of a model's folder, or under `feature_extractor` in its
 `processor_config.json`. A setting that is not known here is refused: ignored, it would give the
 model other numbers than those of its training.
@@ -20,17 +20,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from zoo.errors import InputError, Problem, WeightsError, in_order
 from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
-from zoo.sounds.filter_bank import RATE, WINDOW, log_mel
+from zoo.sounds.filter_bank import HOP, RATE, WINDOW, log_mel
 from zoo.sounds.slaney import slaney_log_mel
 from zoo.value_errors import value_message
-from zoo.wording import did_you_mean, dotted, quoted
+from zoo.wording import counted, did_you_mean, dotted, quoted
 
 INERT = frozenset(
     {"padding_value", "padding_side", "return_attention_mask", "processor_class", "tokenizer_class"}
 )
 """Settings that change nothing of a single sound."""
 EPS = 1e-7
-"""What is added to the variance of a sound."""
+"""What is added to the variance of a sound, or of a band."""
+LEAST_STD = 1e-5
+"""The least standard deviation by which Speech2Text divides a band."""
 
 
 class SoundSettings(BaseModel, ABC):
@@ -52,6 +54,11 @@ class SoundSettings(BaseModel, ABC):
     def prepared(self, sound: Sound) -> torch.Tensor:
         """What the model is given of a sound, (length, width). Raises InputError if it has another
         rate, or is too short."""
+        self.check_rate(sound)
+        return self._of_samples(sound.samples)
+
+    def check_rate(self, sound: Sound) -> None:
+        """Raise InputError if a sound has another rate than the model hears."""
         if sound.rate != self.sampling_rate:
             raise InputError(
                 Problem(
@@ -60,7 +67,6 @@ class SoundSettings(BaseModel, ABC):
                     help=f"convert it: `ffmpeg -i IN -ar {self.sampling_rate} OUT.wav`",
                 )
             )
-        return self._of_samples(sound.samples)
 
     @abstractmethod
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
@@ -90,17 +96,18 @@ class SpectrogramSettings(SoundSettings):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int, int]:
-        """The (frames, bands) of the spectrograms."""
+    def shape(self) -> tuple[int | None, int]:
+        """The (frames, bands) of the spectrograms, without a number of frames if these are as many
+        as the sound has."""
 
 
-class KaldiSettings(SpectrogramSettings):
+class AstSettings(SpectrogramSettings):
     """How a spectrogram is made of a sound: a log-mel filter bank, of which the end is cut off or
     zeros are added, and which is less the `mean` and over twice the `std` with `do_normalize`."""
 
     shaped_by: ClassVar[str] = "state the frames as `max_length` and the bands as `num_mel_bins`"
 
-    feature_extractor_type: Literal["ASTFeatureExtractor"] = "ASTFeatureExtractor"
+    feature_extractor_type: Literal["ASTFeatureExtractor"]
     feature_size: Literal[1] = 1
     sampling_rate: Literal[16000] = RATE
     do_normalize: bool = True
@@ -121,6 +128,75 @@ class KaldiSettings(SpectrogramSettings):
         found = log_mel(samples, self.num_mel_bins)[: self.max_length]
         found = F.pad(found, (0, 0, 0, self.max_length - len(found)))
         return (found - self.mean) / (self.std * 2) if self.do_normalize else found
+
+
+class FilterBankSettings(SpectrogramSettings):
+    """How a spectrogram is made of a sound, of as many frames as it has: a log-mel filter bank of
+    samples in the range of 16 bits, with Kaldi's own window, as Kaldi does it by default."""
+
+    inert: ClassVar[frozenset[str]] = INERT | {"feature_size"}  # of padding
+    shaped_by: ClassVar[str] = "state the bands as `num_mel_bins`"
+    fewest_frames: ClassVar[int] = 1
+
+    sampling_rate: Literal[16000] = RATE
+    num_mel_bins: Annotated[int, Field(gt=0)] = 80
+    """The number of bands."""
+
+    @property
+    def shape(self) -> tuple[None, int]:
+        return None, self.num_mel_bins
+
+    def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
+        check_length(samples, WINDOW + (self.fewest_frames - 1) * HOP)
+        bands = log_mel(samples.double() * 2**15, self.num_mel_bins, window="povey").double()
+        return self._scaled(bands).float()
+
+    @abstractmethod
+    def _scaled(self, bands: torch.Tensor) -> torch.Tensor:
+        """The spectrogram of the logarithms (frames, bands), in float64."""
+
+
+class Speech2TextSettings(FilterBankSettings):
+    """The same for Speech2Text, where each band has the mean 0 and the variance 1."""
+
+    feature_extractor_type: Literal["Speech2TextFeatureExtractor"]
+    do_ceptral_normalize: bool = True  # as `transformers` writes it
+    """Whether the next two count."""
+    normalize_means: bool = True
+    """Whether the mean of each band is subtracted."""
+    normalize_vars: bool = True
+    """Whether each band is divided by its standard deviation."""
+    dither: Annotated[float, Field(ge=0, le=0)] = 0.0
+
+    def _scaled(self, bands: torch.Tensor) -> torch.Tensor:
+        if not self.do_ceptral_normalize:
+            return bands
+        # A band of silence does not vary; fairseq divides by no less, and `transformers` by 0.
+        std = bands.std(0, correction=0).clamp(min=LEAST_STD)
+        if self.normalize_means:
+            bands = bands - bands.mean(0)
+        return bands / std if self.normalize_vars else bands
+
+
+class SeamlessSettings(FilterBankSettings):
+    """The same for SeamlessM4T and w2v-BERT 2.0, where each band has the mean 0 and the variance 1,
+    and two frames after each other are one vector. A last frame alone is left out."""
+
+    shaped_by: ClassVar[str] = "state half of the width as `num_mel_bins`"
+    fewest_frames: ClassVar[int] = 2
+
+    feature_extractor_type: Literal["SeamlessM4TFeatureExtractor"]
+    stride: Literal[2] = 2
+    """How many frames become a vector."""
+
+    @property
+    def shape(self) -> tuple[None, int]:
+        return None, self.stride * self.num_mel_bins
+
+    def _scaled(self, bands: torch.Tensor) -> torch.Tensor:
+        bands = (bands - bands.mean(0)) / (bands.var(0) + EPS).sqrt()
+        whole = len(bands) - len(bands) % self.stride
+        return bands[:whole].reshape(-1, self.stride * self.num_mel_bins)
 
 
 class SlaneySettings(SpectrogramSettings):
@@ -159,8 +235,17 @@ class SlaneySettings(SpectrogramSettings):
     def shape(self) -> tuple[int, int]:
         return self.longest // self.hop_length, self.feature_size
 
+    def whole(self, sound: Sound) -> torch.Tensor:
+        """The spectrogram of a sound of any length, and after it of as much silence as the model
+        hears at once, (frames, bands). Raises InputError as `prepared`."""
+        self.check_rate(sound)
+        return self._padded(sound.samples, self.longest)
+
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
-        samples = F.pad(samples, (0, self.longest - len(samples)), value=self.padding_value)
+        return self._padded(samples, self.longest - len(samples))
+
+    def _padded(self, samples: torch.Tensor, n_after: int) -> torch.Tensor:
+        samples = F.pad(samples, (0, n_after), value=self.padding_value)
         return slaney_log_mel(
             samples,
             n_bands=self.feature_size,
@@ -171,7 +256,9 @@ class SlaneySettings(SpectrogramSettings):
 
 
 SPECTROGRAMS: Mapping[str, type[SpectrogramSettings]] = {
-    "ASTFeatureExtractor": KaldiSettings,
+    "ASTFeatureExtractor": AstSettings,
+    "SeamlessM4TFeatureExtractor": SeamlessSettings,
+    "Speech2TextFeatureExtractor": Speech2TextSettings,
     "WhisperFeatureExtractor": SlaneySettings,
 }
 """The settings of spectrograms, by their `feature_extractor_type`."""
@@ -181,7 +268,8 @@ def check_length(samples: torch.Tensor, shortest: int) -> None:
     """Raise InputError if a sound has fewer samples than this."""
     if len(samples) < shortest:
         raise InputError(
-            f"the sound has {len(samples):,} samples, and the model takes {shortest:,} or more"
+            f"the sound has {counted(len(samples), 'sample')}, and the model takes {shortest:,} or "
+            "more"
         )
 
 
@@ -195,7 +283,8 @@ def read_sound_settings(
     Args:
         folder: the model's.
         spectrogram_shape: the (frames, bands) of what it takes, without a number of frames if any
-            number fits; None if it takes waveforms.
+            number fits; None if it takes waveforms. Of settings by which frames are as many as a
+            sound has, their number is not compared.
 
     Raises:
         WeightsError: there is no such file; it cannot be read; a setting is not known or has a
@@ -228,12 +317,13 @@ def read_sound_settings(
         raise WeightsError(in_order(problems)) from None
     if isinstance(settings, SpectrogramSettings) and spectrogram_shape is not None:
         frames, bands = spectrogram_shape
-        wanted = (settings.shape[0] if frames is None else frames, bands)
+        wanted = (settings.shape[0] and (frames or settings.shape[0]), bands)
         if settings.shape != wanted:
+            made, taken = (f"({n or 'frames'}, {width})" for n, width in (settings.shape, wanted))
             raise WeightsError(
                 Problem(
-                    f"these settings make spectrograms of the shape {settings.shape}, and the "
-                    f"model takes {wanted}",
+                    f"these settings make spectrograms of the shape {made}, and the model takes "
+                    f"{taken}",
                     file.place(),
                     settings.shaped_by,
                 )

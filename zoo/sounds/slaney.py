@@ -6,11 +6,14 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 
 HIGHEST = 8000.0
 """The frequency at which the highest band ends, in Hz; the lowest begins at 0."""
 FLOOR = 1e-10
 """The least power of a band."""
+BLOCK = 3000
+"""The number of frames that are computed at a time."""
 RANGE = 8.0
 """How far below the greatest power of a spectrogram its numbers may be, in powers of 10."""
 LINEAR = 3 / 200
@@ -38,8 +41,15 @@ def slaney_log_mel(
         (n // hop, n_bands), in float32. It is computed in float64.
     """
     window = torch.hann_window(n_fft, dtype=torch.float64)
-    spectra = torch.stft(samples.double(), n_fft, hop, window=window, return_complex=True)
-    power = spectra[:, : len(samples) // hop].abs().square().T @ _bands(n_bands, rate, n_fft).T
+    bands = _bands(n_bands, rate, n_fft).T
+    ends = n_fft // 2
+    mirrored = F.pad(samples.double()[None], (ends, ends), mode="reflect")[0]
+    frames = mirrored.unfold(0, n_fft, hop)[: len(samples) // hop]
+    # The spectra of a long sound would take many times its memory.
+    parts = (
+        torch.fft.rfft(some * window).abs().square() @ bands for some in torch.split(frames, BLOCK)
+    )
+    power = torch.cat(list(parts))
     logs = power.clamp(min=FLOOR).log10()
     return ((logs.clamp(min=float(logs.max()) - RANGE) + 4.0) / 4.0).float()
 
