@@ -325,7 +325,7 @@ def test_held_out_data_that_is_too_much_is_told_at_the_larger_number(tmp_path: P
             read_data(Tsv(train="a.tsv", valid=valid, test=test), tmp_path, 0, Place)
         assert str(caught.value) == (
             f"{larger}: error: 4 source sentences for `valid` and `test` cannot be held out of 2, "
-            "which 3 different pairs have"
+            "in 3 different pairs: none would be left"
         )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
-from zoo.component import LayerRules, fields_of
+from zoo.component import Component, LayerRules, fields_of
 from zoo.errors import InputError
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
 from zoo.resolving.node import Node
+from zoo.showing.children import distinctive_values, is_absent
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec
@@ -145,7 +146,12 @@ def differing(
 
 
 def _values_of(spec: ModelSpec) -> dict[str, Value]:
-    found = _values(spec.to_dict(), spec.origin, "")
+    """Return the values of a spec by their paths. A saved spec states all of them, so that there,
+    the kinds that are not `none` count as stated, and the values that are not defaults."""
+    origin = spec.origin
+    if origin is not None and origin.kind is not None and origin.kind.document.stored:
+        origin = None
+    found = _values(spec.to_dict(), spec.model, origin, "")
     del found["format"], found["name"]
     return found
 
@@ -174,40 +180,62 @@ def _in_order(found: Sequence[Mapping[str, object]]) -> list[str]:
     return paths
 
 
-def _values(data: Mapping[str, Any], node: Node | None, path: str) -> dict[str, Value]:
+def _values(
+    data: Mapping[str, Any], component: Component | None, node: Node | None, path: str
+) -> dict[str, Value]:
     """Return the values in a table of the full form by their paths. What rules for single layers
-    change is one value for each layer."""
-    rules, count = _rules_of(node)
+    change is one value for each layer.
+
+    Args:
+        data: the table.
+        component: what it describes.
+        node: where its values were written, if the spec is not a saved one.
+        path: what its paths begin with.
+    """
+    rules, count = _rules_of(component)
+    own: set[str] = set()
+    if component is not None and not is_absent(component):
+        own = {"kind", "builder", *distinctive_values(component)}
     found: dict[str, Value] = {}
     for key, value in data.items():
         below = node.values.get(key) if node is not None else None
         if isinstance(value, Mapping):
-            found |= _values(value, below if isinstance(below, Node) else None, f"{path}{key}.")
+            inner = getattr(component, key, None)
+            found |= _values(
+                value,
+                inner if isinstance(inner, Component) else None,
+                below if isinstance(below, Node) else None,
+                f"{path}{key}.",
+            )
         elif key != rules:
             root = not path
-            stated = node is None or origin_of(node, key, value, root=root) != "default"
+            stated = (
+                key in own if node is None else origin_of(node, key, value, root=root) != "default"
+            )
             found[path + key] = Value(value, stated)
     if rules is None or not data[rules]:
         return found
     nodes = node.values[rules] if node is not None else None
     layers = [found] * data[count]
-    for number, rule in enumerate(data[rules]):
+    for number, (rule, group) in enumerate(
+        zip(data[rules], getattr(component, rules), strict=True)
+    ):
         below = nodes[number] if isinstance(nodes, list) else None
-        own = _values({key: rule[key] for key in rule if key != "at"}, below, path)
+        changed = _values({key: rule[key] for key in rule if key != "at"}, group, below, path)
         replaced = tuple(f"{path}{key}." for key in rule if key != "at")
         kept = {name: one for name, one in found.items() if not name.startswith(replaced)}
         for layer in rule["at"]:
-            layers[layer] = kept | own
+            layers[layer] = kept | changed
     return {
         name: _of_layers([layer.get(name, _ABSENT) for layer in layers])
         for name in _in_order(layers)
     }
 
 
-def _rules_of(node: Node | None) -> tuple[str | None, str]:
+def _rules_of(component: Component | None) -> tuple[str | None, str]:
     """Return the names of the fields with the rules for single layers, if a component has such, and
     with the number of its layers."""
-    for name, mark in fields_of(node.cls).items() if node is not None else ():
+    for name, mark in fields_of(type(component)).items() if component is not None else ():
         if isinstance(mark, LayerRules):
             return name, mark.count
     return None, ""
