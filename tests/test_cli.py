@@ -858,6 +858,7 @@ MISTAKES: dict[str, list[str]] = {
     "plugin check": ["absent"],
     "pull": ["absent"],
     "push": ["absent", "new"],
+    "results": ["absent"],
     "rm": ["absent"],
     "run": ["absent", "3 4"],
     "score": ["absent"],

@@ -173,6 +173,11 @@ REFUSALS = {
         ("", ""),
         "recipe.toml:8:9: error: `valid` is the training data: nothing is held out",
     ),
+    "a seed of nothing": (
+        ("valid = 4", 'valid = "toy2.tsv"\nseed = 1'),
+        ("", ""),
+        "recipe.toml:9:8: error: it is of what is held out, and neither `valid` nor `test` is a",
+    ),
     "no model": (('"model.toml"', '"modell.toml"'), ("", ""), "`modell.toml` does not exist"),
     "a bad model": (("", ""), ("d_ff = 32", "d_fff = 32"), "model.toml:11:1: "),
     "no data": (('"toy.tsv"', '"toi.tsv"'), ("", ""), "cannot be read: No such file"),

@@ -129,6 +129,34 @@ def test_equal_names_are_told_apart_by_their_files(tmp_path: Path) -> None:
     assert zoo.table([]) == []
 
 
+def test_saved_models_have_the_columns_of_their_specs(tmp_path: Path) -> None:
+    """Although a saved spec states every value: those that only its kinds imply are not told."""
+    hybrid = {"layers": [{"first": 1, "self_attn": "mamba2", "position": "none"}]}
+    specs = [
+        BASE,
+        spec("hybrid", decoder=hybrid),
+        spec("moe", ffn={"kind": "moe", "n_experts": 2, "top_k": 1}),
+        spec("post", norm_placement="post"),
+        spec("short", position={"kind": "learned", "max_length": 8}),
+        spec("shared", n_kv_heads=2),
+    ]
+    files = [tmp_path / f"{one['name']}.safetensors" for one in specs]
+    for one, file in zip(specs, files, strict=True):
+        zoo.save(zoo.build(one), file)
+    expected = zoo.table(specs)
+    found = zoo.table(files)
+    assert zoo.table([zoo.load(file).spec for file in files]) == found
+    # Whether a kind was stated is not known of a saved spec. That of `post` is `none`.
+    assert [row.pop("decoder.norm") for row in found] == [
+        *["layer_norm"] * 3,
+        None,
+        *["layer_norm"] * 2,
+    ]
+    assert found == expected
+    assert {"self_attn", "n_experts", "norm_placement", "max_length"} <= expected[0].keys()
+    assert not {"state_size", "qk_norm", "head_dim"} & expected[0].keys()
+
+
 @pytest.mark.parametrize("spec", ["gpt2", Path("tiny.toml"), BASE, zoo.read_spec(BASE)])
 def test_no_list_of_models(spec: Any) -> None:
     with pytest.raises(zoo.InputError, match="`specs` is a list of models, not `"):

@@ -16,7 +16,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.training.batches import Row
-from zoo.training.checkpoints import checkpoints
+from zoo.training.checkpoint_state import checkpoints
 from zoo.training.loop import Loop
 
 LAST = (

@@ -32,6 +32,7 @@ from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
 from zoo.training.run import Run
 from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
+from zoo.training.start import find_data
 from zoo.training.tables import Bpe, TokenizerFiles
 from zoo.training.tokens import Tokens, read_tokens
 
@@ -131,6 +132,19 @@ def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None
     assert [line for line in lines["train"] if line] == left
     with pytest.raises(TrainingError, match=r"3 different lines for `valid`.* of 3"):
         read_data(Text(train="a.txt", valid=3, packed=True), tmp_path, 0)
+
+
+def test_a_seed_of_the_data_alone(tmp_path: Path) -> None:
+    """With it, the recipe's seed decides nothing of the data; by default, that one counts."""
+
+    def found(seed: int, more: str = "") -> Splits:
+        text = RECIPE.replace("[data]", f"seed = {seed}\n[data]")
+        recipe = read_recipe(write_toy(tmp_path, text.replace("valid = 4", f"valid = 4{more}")))
+        return find_data(recipe, tmp_path)
+
+    assert found(1, "\nseed = 0") == found(2, "\nseed = 0") == found(0)
+    assert found(1) != found(2)
+    assert found(1, "\nseed = 2") == found(2)
 
 
 def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +325,7 @@ def test_held_out_data_that_is_too_much_is_told_at_the_larger_number(tmp_path: P
             read_data(Tsv(train="a.tsv", valid=valid, test=test), tmp_path, 0, Place)
         assert str(caught.value) == (
             f"{larger}: error: 4 source sentences for `valid` and `test` cannot be held out of 2, "
-            "which 3 different pairs have"
+            "in 3 different pairs: none would be left"
         )
 
 

@@ -23,7 +23,7 @@ from trials import without_privileges
 
 import zoo
 from zoo.training import lock, train
-from zoo.training.checkpoints import checkpoints
+from zoo.training.checkpoint_state import checkpoints
 from zoo.training.loop import Loop
 
 SHORT = RECIPE.replace("steps = 12", "steps = 8")

@@ -19,7 +19,7 @@ from toy_training import MODEL, RECIPE, in_processes, write_toy
 from trials import Refused
 
 import zoo
-from zoo.training.checkpoints import checkpoints
+from zoo.training.checkpoint_state import checkpoints
 from zoo.training.recompute import recompute_layers
 
 DEEP = MODEL.replace("n_layers = 1", "n_layers = 3")

@@ -32,7 +32,7 @@ import zoo
 from zoo.cli import run
 from zoo.store.files import Store
 from zoo.training.batches import Row
-from zoo.training.checkpoints import checkpoints
+from zoo.training.checkpoint_state import checkpoints
 from zoo.training.data import read_data
 from zoo.training.data_tables import Text, Tsv
 from zoo.training.loop import Loop

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from zoo.reports.diff import diff
     from zoo.reports.flops import flops
     from zoo.reports.listing import list_components, list_models
+    from zoo.reports.results import results
     from zoo.reports.table import table
     from zoo.running.image_model import ImageModel
     from zoo.running.sound_model import SoundModel
@@ -94,6 +95,7 @@ __all__ = [
     "load_registry",
     "quantize_weights",
     "read_spec",
+    "results",
     "save",
     "score",
     "stream",
@@ -116,6 +118,7 @@ _HOMES = {
     "list_models": "reports.listing",
     "load": "loading",
     "read_spec": "reading",
+    "results": "reports.results",
     "save": "saving",
     "score": "training.scores",
     "table": "reports.table",

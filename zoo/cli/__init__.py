@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "plugin": "plugins.plugin",
     "pull": "store.pull",
     "push": "store.push",
+    "results": "training.results",
     "rm": "store.rm",
     "run": "running.run",
     "schema": "specs.schema",

@@ -1,4 +1,4 @@
-"""The command line: `zoo train` and `zoo score`."""
+"""The command line: `zoo train`, `zoo results` and `zoo score`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import click
 
 from zoo.cli.options import (
+    PathType,
     Registries,
     device_option,
     dtype_choice,
@@ -70,6 +71,34 @@ def train(
         raise
     if report is not None:
         print_report(as_json, report, _text)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=path_type)
+@click.option(
+    "--svg", type=PathType(".svg"), help="Plot the losses of all runs into this SVG file, too."
+)
+@json_option
+def results(runs: tuple[Path, ...], svg: Path | None, as_json: bool) -> None:
+    """Compare runs of training: their recipes, losses and scores.
+
+    RUNS are folders made by `zoo train`. Runs that differ in their seeds alone share a line, with
+    means and standard deviations. Of a run that has not ended, the last checkpoint counts.
+    """
+    from zoo.reports.results import TrainingRun, by_seed, notes, results_text, rows_of
+
+    found = [TrainingRun.of(run) for run in runs]
+    for note in notes(found):
+        click.echo(note, err=True)
+    if svg is not None:
+        from zoo.training.plot import plot_runs
+
+        histories = {
+            name: [run.history for run in group if run.history]
+            for name, group in by_seed(found).items()
+        }
+        plot_runs(histories, svg)
+    print_report(as_json, rows_of(found), lambda _: results_text(found))
 
 
 @click.command()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
-from zoo.component import LayerRules, fields_of
+from zoo.component import Component, LayerRules, fields_of
 from zoo.errors import InputError
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
 from zoo.resolving.node import Node
+from zoo.showing.children import distinctive_values, is_absent
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec
@@ -63,7 +64,7 @@ def table(
     with_experts = columns[0][1] != columns[1][1]
     for key, values in [
         *((key, found) for key, found in columns if any(found)),
-        *_differing([side.spec for side in sides], {"name", *SIZES}),
+        *differing(map(_values_of, (side.spec for side in sides)), {"name", *SIZES}),
     ]:
         if key != "active" or with_experts:
             _add(rows, key, values)
@@ -111,24 +112,23 @@ def cache_bytes(summary: Summary, length: int) -> int:
 # --- values -------------------------------------------------------------------------------------
 
 
-class _Value(NamedTuple):
-    """A value of the full form, and whether it was written in a spec or is a default."""
+class Value(NamedTuple):
+    """A value, and whether it was written in a file or is a default."""
 
     value: Any
     stated: bool
 
 
-_ABSENT = _Value(None, False)
+_ABSENT = Value(None, False)
 
 
-def _differing(
-    specs: Sequence[ModelSpec], taken: set[str]
+def differing(
+    sides: Iterable[Mapping[str, Value]], taken: Collection[str]
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the values of each key that differs, under a name of its own. Values of one name that
-    differ in the same way are told once."""
-    found = [_values(spec.to_dict(), spec.origin, "") for spec in specs]
-    for side in found:
-        del side["format"], side["name"]
+    """Yield the values of each key path that some side states and that differ, under a name of its
+    own that is not `taken`: the shortest end of the path that is clear, and for a `kind` that of
+    its table. Values of one name that differ in the same way are told once."""
+    found = list(sides)
     alike: dict[tuple[str, str], tuple[list[str], tuple[object, ...]]] = {}
     paths = _in_order(found)
     for path in paths:
@@ -140,9 +140,20 @@ def _differing(
                 (name.rpartition(".")[2], repr(told)), ([], tuple(one.value for one in values))
             )
             same[0].append(name)
-    everywhere = taken | {path.removesuffix(".kind") for path in paths}
+    everywhere = {*taken} | {path.removesuffix(".kind") for path in paths}
     for same_paths, row in alike.values():
         yield _short(same_paths[0], everywhere.difference(same_paths)), row
+
+
+def _values_of(spec: ModelSpec) -> dict[str, Value]:
+    """Return the values of a spec by their paths. A saved spec states all of them, so that there,
+    the kinds that are not `none` count as stated, and the values that are not defaults."""
+    origin = spec.origin
+    if origin is not None and origin.kind is not None and origin.kind.document.stored:
+        origin = None
+    found = _values(spec.to_dict(), spec.model, origin, "")
+    del found["format"], found["name"]
+    return found
 
 
 def _short(path: str, others: Iterable[str]) -> str:
@@ -169,50 +180,72 @@ def _in_order(found: Sequence[Mapping[str, object]]) -> list[str]:
     return paths
 
 
-def _values(data: Mapping[str, Any], node: Node | None, path: str) -> dict[str, _Value]:
+def _values(
+    data: Mapping[str, Any], component: Component | None, node: Node | None, path: str
+) -> dict[str, Value]:
     """Return the values in a table of the full form by their paths. What rules for single layers
-    change is one value for each layer."""
-    rules, count = _rules_of(node)
-    found: dict[str, _Value] = {}
+    change is one value for each layer.
+
+    Args:
+        data: the table.
+        component: what it describes.
+        node: where its values were written, if the spec is not a saved one.
+        path: what its paths begin with.
+    """
+    rules, count = _rules_of(component)
+    own: set[str] = set()
+    if component is not None and not is_absent(component):
+        own = {"kind", "builder", *distinctive_values(component)}
+    found: dict[str, Value] = {}
     for key, value in data.items():
         below = node.values.get(key) if node is not None else None
         if isinstance(value, Mapping):
-            found |= _values(value, below if isinstance(below, Node) else None, f"{path}{key}.")
+            inner = getattr(component, key, None)
+            found |= _values(
+                value,
+                inner if isinstance(inner, Component) else None,
+                below if isinstance(below, Node) else None,
+                f"{path}{key}.",
+            )
         elif key != rules:
             root = not path
-            stated = node is None or origin_of(node, key, value, root=root) != "default"
-            found[path + key] = _Value(value, stated)
+            stated = (
+                key in own if node is None else origin_of(node, key, value, root=root) != "default"
+            )
+            found[path + key] = Value(value, stated)
     if rules is None or not data[rules]:
         return found
     nodes = node.values[rules] if node is not None else None
     layers = [found] * data[count]
-    for number, rule in enumerate(data[rules]):
+    for number, (rule, group) in enumerate(
+        zip(data[rules], getattr(component, rules), strict=True)
+    ):
         below = nodes[number] if isinstance(nodes, list) else None
-        own = _values({key: rule[key] for key in rule if key != "at"}, below, path)
+        changed = _values({key: rule[key] for key in rule if key != "at"}, group, below, path)
         replaced = tuple(f"{path}{key}." for key in rule if key != "at")
         kept = {name: one for name, one in found.items() if not name.startswith(replaced)}
         for layer in rule["at"]:
-            layers[layer] = kept | own
+            layers[layer] = kept | changed
     return {
         name: _of_layers([layer.get(name, _ABSENT) for layer in layers])
         for name in _in_order(layers)
     }
 
 
-def _rules_of(node: Node | None) -> tuple[str | None, str]:
+def _rules_of(component: Component | None) -> tuple[str | None, str]:
     """Return the names of the fields with the rules for single layers, if a component has such, and
     with the number of its layers."""
-    for name, mark in fields_of(node.cls).items() if node is not None else ():
+    for name, mark in fields_of(type(component)).items() if component is not None else ():
         if isinstance(mark, LayerRules):
             return name, mark.count
     return None, ""
 
 
-def _of_layers(values: Sequence[_Value]) -> _Value:
+def _of_layers(values: Sequence[Value]) -> Value:
     """Return the values of all layers as one: the value of each if they are the same."""
     stated = any(one.stated for one in values)
     same = len({repr(one.value) for one in values}) == 1
-    return _Value(values[0].value if same else {"per_layer": [one.value for one in values]}, stated)
+    return Value(values[0].value if same else {"per_layer": [one.value for one in values]}, stated)
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -222,10 +255,17 @@ def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format the rows: numbers on the right, the rest on the left. A table wider than `LINE` that
     has more values than models gets a line for each value."""
     keys = list(rows[0])
-    columns = [[key, *(_cell(key, row[key]) for row in rows)] for key in keys]
+    columns = [[key, *(cell(key, row[key]) for row in rows)] for key in keys]
     numbers = [all(isinstance(row[key], int | float | None) for row in rows) for key in keys]
-    text = _aligned(columns, numbers)
-    if len(keys) > len(rows) and any(len(line) > LINE for line in text.split("\n")):
+    return laid_out(columns, numbers)
+
+
+def laid_out(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """The lines of a table, of columns that begin with their names and of which those that are
+    `right` stand on the right. A table wider than `LINE` with more columns than rows below the
+    names gets a line for each column."""
+    text = _aligned(columns, right)
+    if len(columns) >= len(columns[0]) and any(len(line) > LINE for line in text.split("\n")):
         turned = [list(line) for line in zip(*columns, strict=True)]
         return _aligned(turned, [False] * len(turned))
     return text
@@ -240,14 +280,15 @@ def _aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
-def _cell(key: str, value: object) -> str:
+def cell(key: str, value: object) -> str:
+    """Tell the value of a key."""
     if value is None:
         return ""
     if isinstance(value, dict):
-        text = _of_each([_cell("", one) or "none" for one in value["per_layer"]])
+        text = _of_each([cell("", one) or "none" for one in value["per_layer"]])
         return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
     if isinstance(value, list):
-        return f"[{', '.join(_cell('', one) for one in value)}]"
+        return f"[{', '.join(cell('', one) for one in value)}]"
     if key in SIZES and isinstance(value, int):
         return human_bytes(value) if key == "cache_bytes" else f"{value:,}"
     return str(value).lower() if isinstance(value, bool) else str(value)

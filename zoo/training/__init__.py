@@ -27,7 +27,8 @@ frozen.py, low_rank.py  the weights that stay as they are, and those with low-ra
 taken_weights.py        the weights from a model with another head
 recompute.py            layers that are computed again in the backward pass
 processes.py            one process or many; lock.py, one run at a time in a folder
-checkpoints.py          what the next step depends on; changes.py, whether a run is the same one
+checkpoints.py          what the next step depends on; checkpoint_state.py, where a run was;
+                        changes.py, whether it is the same one
 progress.py, plot.py    what is told of the run
 companions.py           the tokenizers and settings that lie beside the result
 

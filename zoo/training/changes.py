@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
 from zoo.training.batches import AnyRow, Labelled, Valued
-from zoo.training.recipe import KINDS, Recipe
+from zoo.training.recipe import Recipe
 from zoo.wording import quoted
 
 _FREE_OF_HEAD = ("name", "dtype")
@@ -104,24 +104,15 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
 
 
 def _deciding(recipe: Recipe, *, masks: bool) -> dict[str, Any]:
-    tables: dict[str, Any] = recipe.head.model_dump(mode="json", exclude={"format", *_FREE_OF_HEAD})
-    for name in KINDS:
-        kind = {"kind": recipe.document.data[name]["kind"]}
-        tables[name] = kind | getattr(recipe, name).model_dump(mode="json")
-    tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE_OF_TRAINING))
-    if recipe.lora is not None:
-        tables["lora"] = recipe.lora.model_dump(mode="json")
-    if masks:
-        tables["masking"] = recipe.masking.model_dump(mode="json")
-    return dict(_values(tables, ""))
-
-
-def _values(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _values(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    """The values of the recipe that decide what a step does."""
+    free = {*_FREE_OF_HEAD, *(f"training.{key}" for key in _FREE_OF_TRAINING)}
+    return {
+        path: value
+        for path, value in recipe.values().items()
+        if path not in free
+        and not path.startswith("evaluation.")
+        and (masks or not path.startswith("masking."))
+    }
 
 
 def _described(value: object) -> str:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
@@ -37,28 +35,21 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from zoo.atomic import sync, sync_tree
 from zoo.errors import Problem, TrainingError
+from zoo.training.checkpoint_state import (
+    STATE,
+    UNREADABLE,
+    checkpoint_of,
+    checkpoints,
+    read_state,
+)
 from zoo.training.learner import Learner
 from zoo.training.low_rank import updated
 from zoo.training.processes import in_first_process
 from zoo.wording import quoted
 
-_NAME = re.compile(r"step-(\d{8,})")
-_STATE = "state.json"
 _DISTURBED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 """What fails if another run removes or makes the folders that this one writes."""
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in a folder, oldest first."""
-    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*")}
-    steps = {path: int(name[1]) for path, name in found.items() if name}
-    return sorted(steps, key=steps.__getitem__)
-
-
-def checkpoint_of(folder: Path, step: int) -> Path:
-    """The checkpoint of a step, whether or not there is one."""
-    return folder / f"step-{step:08}"
 
 
 def write_checkpoint(
@@ -105,7 +96,7 @@ def write_checkpoint(
     with in_first_process(accelerator) as is_first, _failing(message, temporary):
         if is_first:
             known = {"step": step, "unreached": _unreached(learner, of_optimizer), **state}
-            (temporary / _STATE).write_text(json.dumps(known))
+            (temporary / STATE).write_text(json.dumps(known))
             sync_tree(temporary)
             temporary.rename(path)
             sync(folder)
@@ -121,51 +112,6 @@ def _remove(old: Path) -> None:
         message = f"the old checkpoint {quoted(old)} cannot be removed: {error.strerror}"
         hint = "the new one is complete; `--resume` goes on from it"
         raise TrainingError(Problem(message, help=hint)) from None
-
-
-class _Record(BaseModel):
-    """One line of the log; further values are numbers too."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    __pydantic_extra__: dict[str, float]
-
-    step: int
-    loss: float
-    learning_rate: float
-    tokens_per_second: float
-
-
-class _State(BaseModel):
-    """What tells where a run was. Whether `run` is this one, is seen when they are compared."""
-
-    model_config = ConfigDict(strict=True)
-
-    step: int
-    unreached: list[str] = []
-    """The trained weights that the loss has not reached, of which there is no optimiser state."""
-    run: Any
-    history: Annotated[list[_Record], Field(min_length=1)]
-    best: _Record | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.history[-1].step != self.step or self.best not in (None, *self.history):
-            raise ValueError
-        return self
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """Read the `state` of a checkpoint, its `step`, and the names of its weights that are
-    `unreached`. Raises `TrainingError`."""
-    with _failing(f"the checkpoint {quoted(path)} cannot be read"):
-        state: dict[str, Any] = json.loads((path / _STATE).read_text())
-        try:
-            step = _State.model_validate(state).step
-        except ValidationError:
-            raise ValueError(f"its {_STATE} does not say where the run was") from None
-        if path != checkpoint_of(path.parent, step):
-            raise ValueError(f"its {_STATE} is of step {step:,}")
-        return state
 
 
 def read_checkpoint(path: Path, learner: Learner) -> None:
@@ -270,7 +216,7 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
         causes = _causes(error)
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
             raise KeyboardInterrupt from None
-        help = "without its folder, `--resume` goes on from the one before, or begins anew"
+        help = UNREADABLE
         if temporary is not None:
             help = "those before it are untouched; `--resume` goes on from the last"
             if any(getattr(cause, "errno", None) in _DISTURBED for cause in causes):

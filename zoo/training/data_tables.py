@@ -8,7 +8,7 @@ from typing import Annotated, Self, TypeVar
 from pydantic import Field, model_validator
 
 from zoo.component import contradiction
-from zoo.training.tables import Count, Table
+from zoo.training.tables import Count, Seed, Table
 
 Column = Annotated[int, Field(ge=1)]
 Two = Annotated[tuple[Column, Column], Field(strict=False)]
@@ -34,6 +34,10 @@ class Parts(Table):
         parts = dict(self)
         if parts["valid"] == parts["train"]:
             raise contradiction("`valid` is the training data: nothing is held out", "valid")
+        numbers = [n for n in (parts["valid"], parts["test"]) if isinstance(n, int)]
+        if parts["seed"] is not None and not any(numbers):
+            message = "it is of what is held out, and neither `valid` nor `test` is a number"
+            raise contradiction(message, "seed")
         return self
 
 
@@ -55,6 +59,9 @@ class Tsv(Parts):
     are taken out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    seed: Seed | None = None
+    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
+    other seeds learn and are measured on the same data."""
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
@@ -85,6 +92,9 @@ class Parallel(Parts):
     are taken out of the training data, or two files."""
     test: Count | Files = 0
     """The data that the result is measured on, likewise."""
+    seed: Seed | None = None
+    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
+    other seeds learn and are measured on the same data."""
 
 
 class Text(Parts):
@@ -99,6 +109,9 @@ class Text(Parts):
     are taken out of the training data with all their repetitions, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    seed: Seed | None = None
+    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
+    other seeds learn and are measured on the same data."""
     packed: bool = False
     """Whether lines, also blank ones, are joined in their order, each with its begin and end, and
     cut into sequences of `max_length` tokens for training and for `valid`. A sequence may hold
@@ -128,6 +141,9 @@ class Datasets(Parts):
     are taken out of the training data, or a split."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    seed: Seed | None = None
+    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
+    other seeds learn and are measured on the same data."""
     packed: bool = False
     """For text: whether examples are joined and cut, as for the kind `text`."""
 
@@ -157,6 +173,9 @@ class Jsonl(Parts):
     are taken out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    seed: Seed | None = None
+    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
+    other seeds learn and are measured on the same data."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

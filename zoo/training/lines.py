@@ -195,7 +195,7 @@ def _lines(path: Path) -> Iterator[Where]:
 
 
 def _content(path: Path) -> bytes:
-    """ReadPart a file that is not empty, unpacked if its name ends in `.gz`."""
+    """Read a file that is not empty, unpacked if its name ends in `.gz`."""
     try:
         check_ends(path)
         raw = path.read_bytes()

@@ -88,6 +88,18 @@ class Recipe:
 
         return tomlkit.dumps(_stated(self.document.data))
 
+    def values(self) -> dict[str, Any]:
+        """All values by their key paths, such as `optimizer.lr`, with defaults."""
+        tables: dict[str, Any] = self.head.model_dump(mode="json", exclude={"format"})
+        for name in KINDS:
+            kind = {"kind": self.document.data[name]["kind"]}
+            tables[name] = kind | getattr(self, name).model_dump(mode="json")
+        for name in (*TABLES, *OPTIONAL):
+            table: Table | None = getattr(self, name)
+            if table is not None:
+                tables[name] = table.model_dump(mode="json")
+        return dict(_values(tables, ""))
+
     def notes(self) -> Iterator[str]:
         """Notes on effects of the keys that their reader may not expect."""
         training, warmup = self.training, self.schedule.warmup
@@ -102,6 +114,14 @@ class Recipe:
                 f"warmup = {warmup:,}: the learning rate does not reach its peak in "
                 f"{training.steps:,} steps"
             )
+
+
+def _values(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _values(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _stated(table: Mapping[str, Any]) -> dict[str, Any]:

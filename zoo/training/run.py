@@ -23,15 +23,8 @@ from zoo.model_files import RECIPE, WEIGHTS
 from zoo.saving import save
 from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
-from zoo.training.checkpoints import (
-    checkpoint_of,
-    checkpoints,
-    read_checkpoint,
-    read_mean,
-    read_state,
-    whole_weights,
-    write_checkpoint,
-)
+from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
+from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
 from zoo.training.encoding import Parts, encode_parts, special_spellings
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop

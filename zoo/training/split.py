@@ -128,11 +128,12 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
     """
     sources = {example.source_or_text for example in examples if not example.is_blank}
     if sum(counts) >= len(sources):
-        what, of = "source sentences", "different pairs"
+        what, of = "source sentence", "different pair"
         if examples[0].source is None:
-            what, of = "different lines", "lines"
-        told = f"{sum(counts):,} {what} for `valid` and `test` cannot be held out"
-        raise TrainingError(f"{told} of {len(sources):,}, which {len(examples):,} {of} have")
+            what, of = "different line", "line"
+        told = f"{counted(sum(counts), what)} for `valid` and `test` cannot be held out"
+        of_all = f"of {len(sources):,}, in {counted(len(examples), of)}: none would be left"
+        raise TrainingError(f"{told} {of_all}")
     shuffled = sorted(sources, key=lambda source: _key(source, seed)) if any(counts) else []
     part_of: dict[str, int] = {}
     start = 0

@@ -188,12 +188,12 @@ def _from_other(
 
 def find_data(recipe: Recipe, folder: Path) -> Splits:
     """Read the data of a recipe, with files relative to `folder`. Raises as `read_data`."""
-    place = recipe.document.place
+    place, seed = recipe.document.place, recipe.data.seed
     try:
         return read_data(
             recipe.data,
             folder,
-            recipe.head.seed,
+            recipe.head.seed if seed is None else seed,
             lambda part: place(("data", part), value=True),
         )
     except TrainingError as error:

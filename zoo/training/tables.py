@@ -20,6 +20,7 @@ Positive = Annotated[float, Field(gt=0.0, le=1e30)]
 Decay = Annotated[float, Field(ge=0.0, le=1e30)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Table(BaseModel):
@@ -51,7 +52,7 @@ class Head(Table):
     labels: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
     """The names of the classes of a classifier, in the order of their numbers. By default those of
     the model or, if it has none, those in the training data, sorted."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Seed = 0
     """The seed of the initial weights, the order of the data, the held-out parts, dropout and the
     masked tokens."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"

@@ -10,7 +10,7 @@ from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.store.collecting import sweep
-from zoo.training.checkpoints import checkpoints
+from zoo.training.checkpoint_state import checkpoints
 from zoo.training.companions import write_companions
 from zoo.training.encoding import Parts, encode_parts
 from zoo.training.labels import labels_in, with_labels
