@@ -43,6 +43,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     },
     "embedding.conv_frontend": {"n_features": 5},
+    "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
     "embedding.patches": {"image_size": 6, "patch_size": 2},
     "embedding.spectrogram_patches": {
@@ -160,7 +161,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     kind = spec.get("embedding", {}).get("kind", "tokens")
     if kind == "vectors":
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
-    if kind in ("conv_frontend", "projected_vectors", "spectrogram_patches"):
+    if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
     if kind == "waveform":
         return [torch.rand(2, 720, 1, dtype=torch.float64)]

@@ -50,6 +50,7 @@ OTHERS = {
     "mlcd_vision_model",
     "vit_mae",
     "audio-spectrogram-transformer",
+    "parakeet_encoder",
 }
 """An encoder of images under a language model, those without a classifier, models that compare
 texts with images or texts and their encoders, and one that only classifies tokens, which no list

@@ -90,8 +90,11 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         plain = Inputs(name="plain", source=source, target=target)
         yield plain
         if case.features is not None and case.kind == "encoder" and "attention_mask" in takes:
-            mask = torch.arange(len(source[0])) < len(source[0]) - torch.tensor([[0], [4], [9]])
-            yield replace(plain, name="right", mask=mask)
+            n_states = len(source[0]) // case.frames_per_state
+            states = n_states - torch.tensor([[0], [4], [9]]) // case.frames_per_state
+            states_mask = torch.arange(n_states) < states
+            mask = states_mask.repeat_interleave(case.frames_per_state, 1)
+            yield replace(plain, name="right", mask=mask, states_mask=states_mask)
         return
     memory = None
     if case.memory is not None:

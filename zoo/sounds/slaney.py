@@ -1,5 +1,6 @@
 """Log-mel spectrograms with Slaney's filters (Auditory Toolbox, 1998), as librosa computes them and
-as Whisper was trained with (Radford et al. 2022, arXiv:2212.04356)."""
+as Whisper (Radford et al. 2022, arXiv:2212.04356) and the models of NVIDIA's NeMo were trained
+with."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ HIGHEST = 8000.0
 """The frequency at which the highest band ends, in Hz; the lowest begins at 0."""
 FLOOR = 1e-10
 """The least power of a band."""
+ADDED = 2.0**-24
+"""What NeMo adds to the power of a band."""
+EPS = 1e-5
+"""What NeMo adds to the standard deviation of a band."""
 RANGE = 8.0
 """How far below the greatest power of a spectrogram its numbers may be, in powers of 10."""
 LINEAR = 3 / 200
@@ -42,6 +47,49 @@ def slaney_log_mel(
     power = spectra[:, : len(samples) // hop].abs().square().T @ _bands(n_bands, rate, n_fft).T
     logs = power.clamp(min=FLOOR).log10()
     return ((logs.clamp(min=float(logs.max()) - RANGE) + 4.0) / 4.0).float()
+
+
+def normalized_log_mel(
+    samples: torch.Tensor,
+    *,
+    n_bands: int,
+    rate: int,
+    n_fft: int,
+    window: int,
+    hop: int,
+    preemphasis: float,
+) -> torch.Tensor:
+    """The logarithms of the power in bands of mel, of frames with a Hann window, whose centers are
+    `hop` samples apart; of each band, less its mean and over its standard deviation. Before, the
+    sample before each, times `preemphasis`, is subtracted from it. Zeros are put at both ends of
+    the samples.
+
+    Args:
+        samples: (n,), at least 2 * hop of them.
+        n_bands: the number of bands.
+        rate: how many samples there are in a second.
+        n_fft: the samples of a Fourier transform.
+        window: those of the window, in its middle.
+        hop: the samples between two frames.
+        preemphasis: the share of the sample before.
+
+    Returns:
+        (n // hop, n_bands), in float32. It is computed in float64.
+    """
+    samples = samples.double()
+    samples = torch.cat([samples[:1], samples[1:] - preemphasis * samples[:-1]])
+    spectra = torch.stft(
+        samples,
+        n_fft,
+        hop,
+        win_length=window,
+        window=torch.hann_window(window, periodic=False, dtype=torch.float64),
+        pad_mode="constant",
+        return_complex=True,
+    )
+    power = spectra[:, : len(samples) // hop].abs().square().T @ _bands(n_bands, rate, n_fft).T
+    logs = (power + ADDED).log()
+    return ((logs - logs.mean(0)) / (logs.std(0) + EPS)).float()
 
 
 def _bands(n_bands: int, rate: int, n_fft: int) -> torch.Tensor:
