@@ -163,8 +163,8 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind == "waveform":
-        return [torch.rand(2, 720, 1, dtype=torch.float64)]
+    if kind in ("waveform", "waveform_stem"):
+        return [torch.rand(2, 1300, 1, dtype=torch.float64)]
     if kind in ("patches", "normed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":

@@ -264,6 +264,9 @@ FIELDS: Mapping[str, Case] = {
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
     "embedding.waveform.kernel_sizes": Case(instead=[[3, 3], [4, 2]]),
     "embedding.waveform.strides": Case(instead=[[1, 2], [2, 1]]),
+    "embedding.waveform_stem.widths": Case(instead=[[4, 6], [5, 6]]),
+    "embedding.waveform_stem.kernel_sizes": Case(instead=[[3, 3, 1], [4, 2, 1]]),
+    "embedding.waveform_stem.strides": Case(instead=[[1, 2, 1], [2, 1, 1]]),
     "head.ctc.blank": Case(
         around={"builder": "encoder", "encoder": {"embedding": {"kind": "waveform"}}}
     ),

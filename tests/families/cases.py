@@ -54,6 +54,8 @@ class Case:
         channels_first: which of the two.
         frames_per_state: how many of these frames become one state.
         sound: of a model that hears waveforms, the number of samples of one.
+        samples_per_state: if its states have the mask of every so many samples in transformers, and
+            not that of what its convolutions make of the sound, how many these are.
         image: of a model that sees, the shape of an image, (channels, height, width).
         memory: of a decoder that attends to one, its shape, (length, width).
     """
@@ -73,6 +75,7 @@ class Case:
     channels_first: bool = False
     frames_per_state: int = 1
     sound: int | None = None
+    samples_per_state: int | None = None
     image: tuple[int, int, int] | None = None
     memory: tuple[int, int] | None = None
 
