@@ -54,6 +54,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "frame_stride": 3,
     },
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
+    "embedding.prenormed_patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
@@ -62,6 +63,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
+    "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
@@ -165,7 +167,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
     if kind in ("waveform", "waveform_stem"):
         return [torch.rand(2, 1300, 1, dtype=torch.float64)]
-    if kind in ("patches", "normed_patches"):
+    if kind in ("patches", "normed_patches", "prenormed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]

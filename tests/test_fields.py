@@ -155,6 +155,7 @@ COMPONENTS: Mapping[str, Case] = {
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
     "position.rotary_llama3": Case({"factor": 4.0, "original_length": 64}),
+    "position.sinusoidal_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_class_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(

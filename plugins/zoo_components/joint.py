@@ -9,9 +9,11 @@ from zoo.layout import Layout, Tensor, linear
 from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.purpose import Task
 from zoo.slots import Head, Norm
+from zoo.wording import counted
 from zoo_components.activation import Activated, Activation
 from zoo_components.attention import MultiHead
 from zoo_components.ffn import Mlp
+from zoo_components.heads import check_whole_heads
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
@@ -120,12 +122,7 @@ class AttentionPooling(Activated, Head):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.d_model % self.n_heads:
-            raise contradiction(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}",
-                "n_heads",
-                "d_model",
-            )
+        check_whole_heads(self.d_model, self.n_heads)
         return self
 
     @property
@@ -179,4 +176,47 @@ class AttentionPooling(Activated, Head):
             norm=self.norm.build(),
             ffn=self._ffn.build(),
             normalize=self.normalize,
+        )
+
+
+class QueryPooling(Head):
+    """A vector for each sequence, which a learned query gathers by attention without a map of its
+    own: normalize(out(attend(query, k(x), v(x)))) (AIMv2: Fini et al. 2024, arXiv:2411.14402)."""
+
+    reads_vocab: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+    n_heads: Shared[Size]
+    """The number of heads of the attention."""
+    bias: bool = True
+    """Whether the maps to keys and values have a bias; that of the output has one."""
+    normalize: bool = True
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_whole_heads(self.d_model, self.n_heads)
+        return self
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+    def layout(self) -> Layout:
+        to = linear(self.d_model, self.d_model, bias=self.bias)
+        query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
+        out = linear(self.d_model, self.d_model)
+        return Layout(
+            {"query": query, "k_proj": to, "v_proj": to, "out": out},
+            f"{self.kind}, {counted(self.n_heads, 'head')}",
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.joint import QueryPooling as Module
+
+        return Module(
+            d_model=self.d_model, n_heads=self.n_heads, bias=self.bias, normalize=self.normalize
         )
