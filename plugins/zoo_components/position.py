@@ -108,20 +108,25 @@ class GridSinusoidal(Position):
     @property
     def longest(self) -> int:
         n_before, rows, columns = stated(self.grid)
-        return n_before + rows * columns
+        return self.n_with_positions or n_before + rows * columns
 
     def layout(self) -> Layout:
         _, rows, columns = stated(self.grid)
         return Layout(
             label=f"sinusoidal, {columns} x {rows} x {self.width}, computed",
-            computed=rows * columns * self.width,
+            computed=self.longest * self.width,
         )
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.position import GridSinusoids
 
         _, rows, columns = stated(self.grid)
-        return GridSinusoids(width=self.width, rows=rows, columns=columns, base=self.base)
+        return GridSinusoids(
+            width=self.width,
+            n_before=self.longest - rows * columns,
+            grid=(rows, columns),
+            base=self.base,
+        )
 
 
 class Learned(Position):

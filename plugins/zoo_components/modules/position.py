@@ -95,32 +95,30 @@ class SinusoidalPositions(ComputedPositions):
 
 class GridSinusoids(ComputedPositions):
     """Sines and cosines of the column and of the row of each patch of an image (MAE: He et al.
-    2021)."""
+    2021), after `n_before` rows of zeros for what comes before the patches."""
 
-    def __init__(self, *, width: int, rows: int, columns: int, base: float) -> None:
-        super().__init__(rows * columns, width)
-        self.columns, self.base = columns, base
+    def __init__(self, *, width: int, n_before: int, grid: tuple[int, int], base: float) -> None:
+        rows, columns = grid
+        super().__init__(n_before + rows * columns, width)
+        self.n_before, self.grid, self.base = n_before, grid, base
 
     def extra_repr(self) -> str:
         """The columns, the rows and the width, as `print(model)` shows them."""
-        n_patches, width = self.table.shape
-        return f"{self.columns} x {n_patches // self.columns}, {width}"
+        rows, columns = self.grid
+        return f"{columns} x {rows}, {self.table.shape[1]}"
 
     def computed(self, rows: torch.Tensor) -> torch.Tensor:
-        """The sinusoids of the patches of these numbers."""
-        half = self.table.shape[1] // 2
-        places = (rows % self.columns, rows // self.columns)
-        parts = (
+        """The zeros of what comes before the patches, and the sinusoids of these."""
+        patches, columns, half = rows - self.n_before, self.grid[1], self.table.shape[1] // 2
+        parts = [
             sinusoids(at, half, base=self.base, interleaved=False, half_minus_one=False)
-            for at in places
-        )
-        return torch.cat(list(parts), 1)
+            for at in (patches % columns, patches // columns)
+        ]
+        return torch.cat(parts, 1).masked_fill((patches < 0)[:, None], 0.0)
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """x (..., length, width) plus the table, of which what comes before the patches has no
-        part; `positions` is not used."""
-        n_before = x.shape[-2] - len(self.table)
-        return x + nn.functional.pad(self.table, (0, 0, n_before, 0))
+        """x (..., length, width) plus the table's rows at positions (..., length)."""
+        return x + _rows(self.table, positions, 0, len(self.table), x.shape[-2])
 
 
 def sinusoids(
