@@ -60,6 +60,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.distilled_classifier": {"n_classes": 3},
     "head.patch_classifier": {"n_classes": 3},
     "head.projected_classifier": {"n_classes": 3},
+    "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},

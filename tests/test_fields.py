@@ -276,6 +276,7 @@ FIELDS: Mapping[str, Case] = {
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
     "head.span.dense_bias": Case({"dense": "tanh"}),
     "head.joint_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
+    "head.two_map_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
     "head.joint_embedding.bias": Case({"d_out": 4}),
     "head.sentence.pooling": Case({"normalize": False}),
     "head.sentence.d_hidden": Case({"d_out": 4}),

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import zoo
-from zoo_components.joint import AttentionPooling, JointEmbedding, QueryPooling
+from zoo_components.joint import AttentionPooling, JointEmbedding, QueryPooling, TwoMapEmbedding
 from zoo_components.norm import LayerNorm, NoNorm
 
 IDS = torch.tensor([[1, 7, 2, 7, 0], [7, 9, 3, 9, 9], [4, 4, 1, 2, 3]])
@@ -101,6 +101,34 @@ def test_a_query_gathers_the_states(masked: bool, normalize: bool) -> None:
     same(module(x, mask=mask if masked else None), expected, module, x)
     one = module(x[1], mask=mask[1] if masked else None)  # without a batch
     torch.testing.assert_close(one, expected[1], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("hidden_bias", "bias", "normalize"), [(True, False, True), (False, True, False)]
+)
+def test_two_maps_of_a_state(hidden_bias: bool, bias: bool, normalize: bool) -> None:
+    description = TwoMapEmbedding(
+        kind="two_map_embedding",
+        d_model=D_MODEL,
+        norm=NORM,
+        d_hidden=5,
+        d_out=3,
+        hidden_bias=hidden_bias,
+        bias=bias,
+        normalize=normalize,
+    )
+    assert description.vector_width == 3
+    n_parameters = sum(math.prod(t.shape) for _, t in description.layout().tensors())
+    maps = D_MODEL * 5 + 5 * hidden_bias + 5 * 3 + 3 * bias
+    assert n_parameters == 2 * D_MODEL + maps
+    module, x = built(description), states(3, 5)
+    w = module.state_dict(keep_vars=True)
+    y = F.layer_norm(x[:, 0], [D_MODEL], w["norm.weight"], w["norm.bias"], 1e-5)
+    y = F.linear(y, w["hidden_proj.weight"], w.get("hidden_proj.bias"))
+    y = F.linear(y, w["proj.weight"], w.get("proj.bias"))
+    if normalize:
+        y = y / y.square().sum(-1, keepdim=True).sqrt()
+    same(module(x), y, module, x)
 
 
 @pytest.mark.parametrize("masked", [False, True])

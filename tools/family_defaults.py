@@ -46,6 +46,7 @@ OTHERS = {
     "metaclip_2_vision_model",
     "chinese_clip",
     "chinese_clip_vision_model",
+    "altclip",
     "altclip_vision_model",
     "mlcd_vision_model",
     "vit_mae",

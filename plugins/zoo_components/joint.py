@@ -1,6 +1,8 @@
 """Heads of encoders that share a space of texts and images: the `head` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -90,15 +92,53 @@ class JointEmbedding(Head):
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear
-        from zoo_components.modules.joint import JointEmbedding as Module
 
         width = number(self.d_out)
+        proj = None if width is None else Linear(self.d_model, width, bias=bool(self.bias))
+        return self._module(hidden_proj=None, proj=proj)
+
+    def _module(self, *, hidden_proj: "nn.Module | None", proj: "nn.Module | None") -> "nn.Module":
+        from zoo_components.modules.joint import JointEmbedding as Module
+
         return Module(
             pooling=self.pooling,
             end_id=self.end_id,
             norm=self.norm.build(),
-            proj=None if width is None else Linear(self.d_model, width, bias=bool(self.bias)),
+            hidden_proj=hidden_proj,
+            proj=proj,
             normalize=self.normalize,
+        )
+
+
+class TwoMapEmbedding(JointEmbedding):
+    """The head `joint_embedding` with one more linear map, to the width that the states of a
+    teacher have: normalize(proj(hidden_proj(norm(pool(x))))) (AltCLIP: Chen et al. 2022,
+    arXiv:2211.06679, section 3.1)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"d_hidden": 6, "d_out": 5}
+    d_hidden: Size
+    """The width between the two maps."""
+    d_out: Size  # never `none`
+    """The width of the space."""
+    hidden_bias: bool = True
+    """Whether the first of the two maps has a bias."""
+    bias: bool = False
+    """Whether the second one has a bias."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        maps = {
+            "hidden_proj": linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
+            "proj": linear(self.d_hidden, self.d_out, bias=self.bias),
+        }
+        return replace(whole, parts={**whole.parts, **maps})
+
+    def build(self) -> "nn.Module":
+        from zoo.linear import Linear
+
+        return self._module(
+            hidden_proj=Linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
+            proj=Linear(self.d_hidden, self.d_out, bias=self.bias),
         )
 
 

@@ -13,7 +13,8 @@ from zoo_components.modules.scores import Scoring, attend
 
 
 class JointEmbedding(nn.Module):
-    """normalize(proj(norm(pool(x)))) (CLIP: Radford et al. 2021, arXiv:2103.00020)."""
+    """normalize(proj(hidden_proj(norm(pool(x))))) (CLIP: Radford et al. 2021, arXiv:2103.00020);
+    each map may be None."""
 
     def __init__(
         self,
@@ -21,12 +22,14 @@ class JointEmbedding(nn.Module):
         pooling: str,
         end_id: int | None,
         norm: nn.Module,
+        hidden_proj: nn.Module | None,
         proj: nn.Module | None,
         normalize: bool,
     ) -> None:
         super().__init__()
         self.pooling, self.end_id = pooling, end_id
         self.norm = norm
+        self.hidden_proj = hidden_proj
         self.proj = proj
         self.normalize = normalize
 
@@ -44,6 +47,8 @@ class JointEmbedding(nn.Module):
             ValueError: the pooling goes by ids, and there are none.
         """
         x = self.norm(self.pool(x, mask, ids))
+        if self.hidden_proj is not None:
+            x = self.hidden_proj(x)
         if self.proj is not None:
             x = self.proj(x)
         return F.normalize(x, dim=-1) if self.normalize else x
