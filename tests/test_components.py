@@ -43,6 +43,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     },
     "embedding.conv_frontend": {"n_features": 5},
+    "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
     "embedding.patches": {"image_size": 6, "patch_size": 2},
     "embedding.spectrogram_patches": {
@@ -53,14 +54,17 @@ NEEDS: dict[str, dict[str, Any]] = {
         "frame_stride": 3,
     },
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
+    "embedding.prenormed_patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
     "head.patch_classifier": {"n_classes": 3},
     "head.projected_classifier": {"n_classes": 3},
+    "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
+    "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
@@ -160,11 +164,11 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     kind = spec.get("embedding", {}).get("kind", "tokens")
     if kind == "vectors":
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
-    if kind in ("conv_frontend", "projected_vectors", "spectrogram_patches"):
+    if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind == "waveform":
-        return [torch.rand(2, 720, 1, dtype=torch.float64)]
-    if kind in ("patches", "normed_patches"):
+    if kind in ("waveform", "waveform_stem"):
+        return [torch.rand(2, 1300, 1, dtype=torch.float64)]
+    if kind in ("patches", "normed_patches", "prenormed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]

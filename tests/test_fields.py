@@ -155,6 +155,7 @@ COMPONENTS: Mapping[str, Case] = {
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
     "position.rotary_llama3": Case({"factor": 4.0, "original_length": 64}),
+    "position.sinusoidal_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_class_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(
@@ -264,6 +265,9 @@ FIELDS: Mapping[str, Case] = {
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
     "embedding.waveform.kernel_sizes": Case(instead=[[3, 3], [4, 2]]),
     "embedding.waveform.strides": Case(instead=[[1, 2], [2, 1]]),
+    "embedding.waveform_stem.widths": Case(instead=[[4, 6], [5, 6]]),
+    "embedding.waveform_stem.kernel_sizes": Case(instead=[[3, 3, 1], [4, 2, 1]]),
+    "embedding.waveform_stem.strides": Case(instead=[[1, 2, 1], [2, 1, 1]]),
     "head.ctc.blank": Case(
         around={"builder": "encoder", "encoder": {"embedding": {"kind": "waveform"}}}
     ),
@@ -272,6 +276,7 @@ FIELDS: Mapping[str, Case] = {
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
     "head.span.dense_bias": Case({"dense": "tanh"}),
     "head.joint_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
+    "head.two_map_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
     "head.joint_embedding.bias": Case({"d_out": 4}),
     "head.sentence.pooling": Case({"normalize": False}),
     "head.sentence.d_hidden": Case({"d_out": 4}),

@@ -55,6 +55,7 @@ def test_inputs_that_are_none(inputs: Any, kind: type[Exception], message: str) 
     [
         ("vectors", 8),
         ({"kind": "conv_frontend", "n_features": 5}, 5),
+        ({"kind": "conv2d_frontend", "n_features": 5}, 5),
         ({"kind": "projected_vectors", "n_features": 5}, 5),
     ],
 )

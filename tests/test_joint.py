@@ -3,6 +3,7 @@ attention."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import zoo
-from zoo_components.joint import AttentionPooling, JointEmbedding
+from zoo_components.joint import AttentionPooling, JointEmbedding, QueryPooling, TwoMapEmbedding
 from zoo_components.norm import LayerNorm, NoNorm
 
 IDS = torch.tensor([[1, 7, 2, 7, 0], [7, 9, 3, 9, 9], [4, 4, 1, 2, 3]])
@@ -102,6 +103,63 @@ def test_a_query_gathers_the_states(masked: bool, normalize: bool) -> None:
     torch.testing.assert_close(one, expected[1], rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("hidden_bias", "bias", "normalize"), [(True, False, True), (False, True, False)]
+)
+def test_two_maps_of_a_state(hidden_bias: bool, bias: bool, normalize: bool) -> None:
+    description = TwoMapEmbedding(
+        kind="two_map_embedding",
+        d_model=D_MODEL,
+        norm=NORM,
+        d_hidden=5,
+        d_out=3,
+        hidden_bias=hidden_bias,
+        bias=bias,
+        normalize=normalize,
+    )
+    assert description.vector_width == 3
+    n_parameters = sum(math.prod(t.shape) for _, t in description.layout().tensors())
+    maps = D_MODEL * 5 + 5 * hidden_bias + 5 * 3 + 3 * bias
+    assert n_parameters == 2 * D_MODEL + maps
+    module, x = built(description), states(3, 5)
+    w = module.state_dict(keep_vars=True)
+    y = F.layer_norm(x[:, 0], [D_MODEL], w["norm.weight"], w["norm.bias"], 1e-5)
+    y = F.linear(y, w["hidden_proj.weight"], w.get("hidden_proj.bias"))
+    y = F.linear(y, w["proj.weight"], w.get("proj.bias"))
+    if normalize:
+        y = y / y.square().sum(-1, keepdim=True).sqrt()
+    same(module(x), y, module, x)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("bias", "normalize"), [(True, False), (False, True)])
+def test_a_query_without_a_map(masked: bool, bias: bool, normalize: bool) -> None:
+    """The weights of each head are of its part of the query and of the keys."""
+    description = QueryPooling(
+        kind="query_pooling", d_model=D_MODEL, n_heads=2, bias=bias, normalize=normalize
+    )
+    n_biases = D_MODEL * (1 + 2 * bias)
+    n_parameters = sum(math.prod(t.shape) for _, t in description.layout().tensors())
+    assert n_parameters == 3 * D_MODEL**2 + D_MODEL + n_biases
+    module, x = built(description), states(3, 5)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0]]).bool()
+    w, half = module.state_dict(keep_vars=True), D_MODEL // 2
+    rows = []
+    for one, seen in zip(x, mask, strict=True):
+        keys, values = (F.linear(one, w[f"{p}_proj.weight"], w.get(f"{p}_proj.bias")) for p in "kv")
+        parts = []
+        for head in (slice(0, half), slice(half, D_MODEL)):
+            scores = keys[:, head] @ w["query"][head] / half**0.5
+            if masked:
+                scores = scores.masked_fill(~seen, -torch.inf)
+            parts.append(scores.softmax(0) @ values[:, head])
+        rows.append(linear(w, "out", torch.cat(parts)))
+    expected = torch.stack(rows)
+    if normalize:
+        expected = expected / expected.square().sum(-1, keepdim=True).sqrt()
+    same(module(x, mask=mask if masked else None), expected, module, x)
+
+
 TEXTS: dict[str, Any] = {
     "format": 1,
     "name": "texts",
@@ -155,6 +213,10 @@ def test_the_state_of_padding_is_computed_if_it_is_read() -> None:
         ),
         (
             {"head": {"kind": "attention_pooling", "n_heads": 3}},
+            "d_model = 8 is not divisible by n_heads = 3",
+        ),
+        (
+            {"head": {"kind": "query_pooling", "n_heads": 3}},
             "d_model = 8 is not divisible by n_heads = 3",
         ),
         (

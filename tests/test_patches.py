@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from references.images import embedded, scores
 from torch import nn
 
 import zoo
 from zoo_components.norm import LayerNorm
-from zoo_components.patches import NormedPatches, Patches
+from zoo_components.patches import NormedPatches, Patches, PreNormedPatches
 from zoo_components.position import Learned
 
 D_MODEL, N_HEADS, N_LAYERS = 8, 2, 2
@@ -108,6 +109,29 @@ def test_patches_with_a_norm(bias: bool) -> None:
     images = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     named = {f"embed.{name}": tensor for name, tensor in w.items()}
     found, expected = module(images, torch.arange(12)), embedded(named, "embed", images, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_patches_whose_norm_comes_before_positions() -> None:
+    description = PreNormedPatches(
+        kind="prenormed_patches",
+        d_model=D_MODEL,
+        image_size=6,
+        patch_size=2,
+        norm=LayerNorm(kind="layer_norm", width=D_MODEL, eps=0.1),
+    )
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=10).build()
+    module = randomised(description.build(scheme))
+    w = dict(module.named_parameters())
+    own = {name: tuple(t.shape) for name, t in w.items() if not name.startswith("positions.")}
+    assert {name: tensor.shape for name, tensor in description.layout().tensors()} == own
+    images = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    patches = F.conv2d(images, w["patches.weight"], w["patches.bias"], stride=2)
+    patches = patches.flatten(2).transpose(1, 2)
+    normed = F.layer_norm(patches, [D_MODEL], w["patch_norm.weight"], w["patch_norm.bias"], eps=0.1)
+    first = w["class_token"].expand(2, 1, D_MODEL)
+    expected = torch.cat([first, normed], 1) + w["positions.weight"]
+    found = module(images, torch.arange(10))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 

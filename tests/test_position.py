@@ -16,7 +16,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 import zoo
 from zoo.cache import Cache
 from zoo_components.modules.position import SinusoidalPositions
-from zoo_components.position import Learned, NoPosition, Sinusoidal
+from zoo_components.position import GridSinusoidal, Learned, NoPosition, Sinusoidal
 
 LENGTH = 7
 
@@ -66,6 +66,54 @@ def test_sinusoids_of_vaswani(width: int, base: float, offset: int) -> None:
     )
     module = sinusoidal(width, base=base, offset=offset)
     torch.testing.assert_close(added(module, width)[1], expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_sinusoids_of_columns_and_rows(n_before: int) -> None:
+    width, rows, columns, base = 8, 2, 3, 50.0
+    grid = (n_before, rows, columns)
+    description = GridSinusoidal(kind="sinusoidal_grid", d_model=width, grid=grid, base=base)
+    module = description.build().double()
+    module.reset_buffers(device="cpu")
+    assert description.longest == n_before + rows * columns
+    assert description.layout().computed == module.table.numel() == description.longest * width
+    x = torch.randn(2, n_before + rows * columns, width, dtype=torch.float64)
+    found = module.embed(x, torch.arange(x.shape[1])) - x
+    assert torch.equal(found[:, :n_before], torch.zeros(2, n_before, width).double())
+    for row in range(rows):
+        for column in range(columns):
+            expected = [
+                turn(place / base ** (4 * k / width))
+                for place in (column, row)
+                for turn in (math.sin, math.cos)
+                for k in range(width // 4)
+            ]
+            vector = found[1, n_before + row * columns + column]
+            expected = torch.tensor(expected, dtype=torch.float64)
+            torch.testing.assert_close(vector, expected, rtol=0, atol=1e-14)
+
+
+def test_registers_have_no_columns_and_rows() -> None:
+    patches = {"kind": "patches", "image_size": 4, "patch_size": 2, "n_registers": 3}
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 4, "head": "none"}
+    spec = {"format": 1, "name": "m", "builder": "encoder", "position": "sinusoidal_grid"}
+    model = zoo.build(spec | sizes | {"embedding": patches}, dtype=torch.float64)
+    table = model.encoder.embed.positions.table
+    assert table.shape == (5, 8)  # the class token, which has none either, and four patches
+    assert torch.equal(table[0], torch.zeros(8, dtype=torch.float64))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "embed." in name:
+                tensor.zero_()
+    found = model.encoder.embed(torch.ones(1, 3, 4, 4).double(), torch.arange(8))[0]
+    assert torch.equal(found[[0, 4, 5, 6, 7]], table)
+
+
+def test_columns_and_rows_of_what() -> None:
+    with pytest.raises(ValueError, match="choose an `embedding` of patches"):
+        GridSinusoidal(kind="sinusoidal_grid", d_model=8)
+    with pytest.raises(ValueError, match="half of d_model = 7 each: it must be even"):
+        GridSinusoidal(kind="sinusoidal_grid", d_model=7, grid=(0, 2, 3))
 
 
 @pytest.mark.parametrize("width", [8, 9])

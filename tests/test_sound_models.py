@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models
 from torch import nn
 from transformers import (
     ASTConfig,
@@ -20,6 +21,10 @@ from transformers import (
     ASTModel,
     HubertConfig,
     HubertForSequenceClassification,
+    ParakeetCTCConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    ParakeetTokenizer,
     Wav2Vec2Config,
     Wav2Vec2CTCTokenizer,
     Wav2Vec2FeatureExtractor,
@@ -88,7 +93,8 @@ def saved(model: nn.Module, folder: Path) -> nn.Module:
     """A model with weights that count, in a folder."""
     torch.manual_seed(0)
     for name, tensor in model.named_parameters():
-        scale = "norm.weight" in name or "original0" in name
+        norm = "norm" in name and name.endswith("weight") and tensor.dim() == 1
+        scale = norm or "original0" in name
         nn.init.normal_(tensor, mean=float(scale), std=0.5 if tensor.dim() > 1 else 0.1)
     model.eval().save_pretrained(folder)  # type: ignore[operator]
     return model
@@ -288,6 +294,7 @@ def test_letters_are_those_of_transformers(options: dict[str, Any], tmp_path: Pa
     theirs.add_tokens(["<new>"])
     theirs.save_pretrained(tmp_path)
     ours = read_letters(tmp_path, Transcription(vocab=12, blank=0))
+    assert ours is not None
     random = torch.Generator().manual_seed(0)
     for _ in range(50):
         ids = torch.randint(len(TOKENS), (12,), generator=random).repeat_interleave(2).tolist()
@@ -405,6 +412,75 @@ def test_the_vector_of_a_spectrogram(tmp_path: Path) -> None:
     theirs = imported_with_spectrograms(ASTModel(ASTConfig(**SPECTROGRAMS)), tmp_path)
     (found,) = zoo.SoundModel.load(tmp_path / "model").run([tmp_path / "a.wav"])
     assert found["embedding"] == pytest.approx(theirs.pooler_output[0].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"feature_size": 20, "n_fft": 256, "win_length": 200, "preemphasis": 0.5}]
+)
+@pytest.mark.parametrize("n_samples", [320, 1759, 5000])  # of which 2, 10 and 31 frames are made
+def test_normalized_spectrograms_are_those_of_transformers(
+    options: dict[str, Any], n_samples: int, tmp_path: Path
+) -> None:
+    """But for the last frame, which its mask hides."""
+    (samples,) = write_wav(tmp_path / "a.wav", [signal(n_samples)])
+    extractor = ParakeetFeatureExtractor(**options)
+    extractor.save_pretrained(tmp_path)
+    theirs = extractor(samples_of(samples), sampling_rate=RATE, return_tensors="pt")
+    settings = read_sound_settings(tmp_path, (None, options.get("feature_size", 80)))
+    found = settings.prepared(read_sound(tmp_path / "a.wav"))
+    expected = theirs.input_features[theirs.attention_mask]
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4)  # of theirs, in float32
+
+
+def samples_of(samples: list[float]) -> Any:
+    return torch.tensor(samples).numpy()
+
+
+def test_speech_becomes_the_tokens_of_a_tokenizer(tmp_path: Path, command: Zoo) -> None:
+    """The text of a model of spectrograms is that of `transformers`, which pads them."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 1, "num_mel_bins": 8, "subsampling_conv_channels": 4}
+    config = ParakeetCTCConfig(vocab_size=10, pad_token_id=9, encoder_config=sizes)
+    theirs = saved(ParakeetForCTC(config), tmp_path / "published")
+    extractor = ParakeetFeatureExtractor(feature_size=8)
+    extractor.save_pretrained(tmp_path / "published")
+    pieces = {"<unk>": 0, "\u2581so": 1, "me": 2, "\u2581wo": 3, "rd": 4, "s": 5, "ly": 6}
+    pieces |= {"\u2581a": 7, "n": 8, "<pad>": 9}
+    made = Tokenizer(models.BPE(pieces, [], unk_token="<unk>"))
+    made.decoder = decoders.Metaspace()
+    tokenizer = ParakeetTokenizer(tokenizer_object=made, pad_token="<pad>", unk_token="<unk>")
+    tokenizer.save_pretrained(tmp_path / "published")
+    zoo.import_folder(tmp_path / "published", tmp_path / "model")
+    sounds = [
+        samples_of(write_wav(tmp_path / f"{n}.wav", [signal(9000 + 4321 * n, n)])[0])
+        for n in range(3)
+    ]
+    given = extractor(sounds, sampling_rate=RATE, return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**given).logits.argmax(-1)
+    n_states = -(-given.attention_mask.sum(1) // 8)
+    texts = [
+        tokenizer.decode(one[:n], skip_special_tokens=True)
+        for one, n in zip(best, n_states, strict=True)
+    ]
+    assert len({*texts}) == 3
+    model = zoo.SoundModel.load(tmp_path / "model")
+    files = [tmp_path / f"{n}.wav" for n in range(3)]
+    assert [one["text"] for one in model.run(files)] == texts
+    _, out, _ = command("run", str(tmp_path / "model"), *map(str, files))
+    assert out == "".join(f"{text}\n" for text in texts)
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    ids = without_blanks(best[0][: n_states[0]].tolist(), 9)
+    assert zoo.SoundModel.load(tmp_path / "model").run(files[:1])[0]["text"] == " ".join(
+        map(str, ids)
+    )
+
+
+def test_a_frame_fits_into_its_transform(tmp_path: Path) -> None:
+    settings = {"feature_extractor_type": "ParakeetFeatureExtractor", "n_fft": 256}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(zoo.WeightsError, match="`win_length` is 400, which is more than `n_fft`"):
+        read_sound_settings(tmp_path, (None, 80))
 
 
 def bad_files(folder: Path) -> dict[str, str]:

@@ -14,6 +14,9 @@ import torch
 from test_sound_models import RATE, saved, signal, write_wav
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    MoonshineConfig,
+    MoonshineForConditionalGeneration,
+    Wav2Vec2FeatureExtractor,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
@@ -524,3 +527,32 @@ def test_the_encoder_reads_a_sound_once(whisper: Whisper, tmp_path: Path) -> Non
         calls.clear()
         assert model.run([file])[0]["language"]
         assert len(calls) == n
+
+
+def test_a_model_of_waveforms_writes_what_transformers_does(tmp_path: Path) -> None:
+    config = MoonshineConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=24,
+        encoder_num_hidden_layers=1,
+        decoder_num_hidden_layers=1,
+        encoder_num_attention_heads=2,
+        decoder_num_attention_heads=2,
+    )
+    theirs = MoonshineForConditionalGeneration(config)
+    saved(theirs, tmp_path / "published")
+    Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(tmp_path / "published")
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(BYTES)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "published" / "tokenizer.json"))
+    zoo.import_folder(tmp_path / "published", tmp_path / "model")
+    files = [tmp_path / f"{number}.wav" for number in range(3)]
+    expected = []
+    for number, file in enumerate(files):
+        (samples,) = write_wav(file, [signal(5000 + 700 * number, number)])
+        ids = theirs_of(theirs, torch.tensor([samples]), max_new_tokens=12)
+        expected.append(ids[1:])
+    assert len({tuple(ids) for ids in expected}) > 1
+    found = zoo.SoundModel.load(tmp_path / "model").run(files, max_new_tokens=12)
+    assert [one["ids"] for one in found] == expected
+    assert [one["task"] for one in found] == ["transcribe"] * 3

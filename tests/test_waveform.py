@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import zoo
 from zoo_components.norm import LayerNorm, NoNorm
 from zoo_components.position import Learned
-from zoo_components.waveform import Waveform
+from zoo_components.waveform import Waveform, WaveformStem
 
 D_MODEL, D_CONV = 8, 6
 
@@ -170,3 +170,64 @@ def test_the_convolutions_for_positions_start_as_in_fairseq() -> None:
 def test_contradictions(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(zoo.SpecError, match=message):
         zoo.read_spec(spec(**changes))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kernel_sizes": (5, 2, 3), "strides": (3, 1, 2)},
+        {"kernel_sizes": (4, 3), "strides": (2, 3), "widths": (5,), "eps": 0.1},
+        {"kernel_sizes": (4,), "strides": (3,), "widths": ()},
+    ],
+)
+def test_a_stem(fields: dict[str, Any]) -> None:
+    """Section 3.1 of Jeffries et al. (2024)."""
+    description = WaveformStem(kind="waveform_stem", d_model=D_MODEL, **fields)
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=20).build()
+    module = description.build(scheme).double()
+    for tensor in module.parameters():
+        nn.init.normal_(tensor)
+    w = {n: t for n, t in module.named_parameters() if not n.startswith("positions.")}
+    layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
+    assert layout == {name: tuple(tensor.shape) for name, tensor in w.items()}
+    waveforms = torch.randn(2, 40, 1, dtype=torch.float64)
+    expected = []
+    for x in waveforms:
+        for number, stride in enumerate(description.strides):
+            name = f"convolutions.{number}"
+            x = convolved(x, w[f"{name}.weight"], w.get(f"{name}.bias"), stride)
+            if number:
+                x = gelu(x)
+            else:
+                x = x.tanh()
+                spread = (x.var(correction=0) + description.eps).sqrt()
+                x = (x - x.mean()) / spread * w["norm.weight"] + w["norm.bias"]
+        expected.append(x + scheme.weight[: len(x)])
+    length = module.embedded_length(40)
+    found = module(waveforms, torch.arange(length))
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-11)
+    ours, theirs = (
+        torch.autograd.grad(y.square().sum(), list(w.values()))
+        for y in (found, torch.stack(expected))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+def test_the_stem_of_a_published_model() -> None:
+    """A state is of 384 samples, 24 milliseconds; the parameters are those of three convolutions,
+    the first without biases, and of a norm."""
+    description = WaveformStem(kind="waveform_stem", d_model=288)
+    d = 288
+    expected = 127 * d + (7 * d + 1) * 2 * d + (3 * 2 * d + 1) * d + 2 * d
+    assert sum(math.prod(t.shape) for _, t in description.layout().tensors()) == expected
+    with torch.device("meta"):
+        module = description.build()
+    lengths = [module.embedded_length(n) for n in (895, 895 + 383, 895 + 384)]
+    assert (description.shortest_sound, lengths) == (895, [1, 1, 2])
+    with pytest.raises(ValueError, match="a sound of 894 samples is too short"):
+        module.embedded_length(894)
+
+
+def test_a_width_of_each_convolution_but_the_last() -> None:
+    with pytest.raises(ValueError, match="2 convolutions have 1 `widths` beside d_model"):
+        WaveformStem(kind="waveform_stem", d_model=8, kernel_sizes=(3, 2), strides=(1, 1))

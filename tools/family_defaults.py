@@ -46,10 +46,13 @@ OTHERS = {
     "metaclip_2_vision_model",
     "chinese_clip",
     "chinese_clip_vision_model",
+    "altclip",
     "altclip_vision_model",
     "mlcd_vision_model",
     "vit_mae",
     "audio-spectrogram-transformer",
+    "parakeet_encoder",
+    "aimv2_vision_model",
 }
 """An encoder of images under a language model, those without a classifier, models that compare
 texts with images or texts and their encoders, and one that only classifies tokens, which no list

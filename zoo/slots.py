@@ -238,6 +238,8 @@ class Position(Plugin):
     head_dim: Given[int | None] = None
     grid: Given[tuple[int, int, int] | None] = None
     """`Embedding.grid` of the embedding below."""
+    n_with_positions: Given[int | None] = None
+    """`Embedding.n_positions` of the embedding below, which has no positions for registers."""
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False

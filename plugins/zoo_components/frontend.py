@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
-from zoo.layout import Layout, Tensor
+from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Embedding
 
 if TYPE_CHECKING:
@@ -104,6 +104,117 @@ class ConvFrontend(Embedding):
         )
 
 
+class Conv2dFrontend(Embedding):
+    """2-d convolutions over the frames and the features of a spectrogram, which shorten both: the
+    model is called with features (batch, frames, n_features).
+    dropout(scale * projection(convolutions(x)) + positions), where each convolution is followed by
+    ReLU, and the projection maps the channels of all that is left of the features of a frame. The
+    first convolution makes the channels; the others are each one kernel for each channel, and a
+    linear map of the channels (Fast Conformer: Rekesh et al. 2023, arXiv:2305.05084)."""
+
+    takes_ids: ClassVar[bool] = False
+    site: ClassVar[str] = "frontend"
+    example: ClassVar[Mapping[str, Any]] = {"n_features": 5, "n_convolutions": 2, "stride": 1}
+    n_features: Size
+    """The number of features of each frame, such as the bands of a mel spectrogram."""
+    n_convolutions: Size = 3
+    """The number of convolutions."""
+    kernel_size: Size = 3
+    """The frames and the features of each kernel. Both are padded with zeros on either side, by
+    half of the kernel size less one."""
+    stride: Size = 2
+    """The stride of each convolution, over frames and over features."""
+    channels: Size = 256
+    """The output channels of each convolution."""
+    scale: PositiveFloat | Literal["sqrt_d_model"] = 1.0
+    """The factor that multiplies the vectors before positions are added."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.features_left < 1:
+            raise contradiction(
+                f"convolutions with kernels of {self.kernel_size} leave nothing of "
+                f"{self.n_features} features",
+                "n_features",
+                "kernel_size",
+                "n_convolutions",
+            )
+        return self
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
+
+    @property
+    def features_left(self) -> int:
+        """The number of features behind the last convolution."""
+        left = self.n_features
+        for _ in range(self.n_convolutions):
+            left = (left + 2 * self.padding - self.kernel_size) // self.stride + 1
+        return left
+
+    @property
+    def padding(self) -> int:
+        """The zeros on either side."""
+        return (self.kernel_size - 1) // 2
+
+    @property
+    def input_width(self) -> int:
+        return self.n_features
+
+    @property
+    def spectrogram_shape(self) -> tuple[int | None, int]:
+        return None, self.n_features
+
+    def most_inputs(self, n_vectors: int) -> int:
+        for _ in range(self.n_convolutions):
+            n_vectors = n_vectors * self.stride - 1 + self.kernel_size - 2 * self.padding
+        return n_vectors
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        channels, size = self.channels, self.kernel_size
+        one_each = {
+            "depthwise": Layout(_convolution_2d(channels, channels, size, groups=channels)),
+            "pointwise": Layout(_convolution_2d(channels, channels, 1)),
+        }
+        convolutions = {
+            str(number): Layout(one_each if number else _convolution_2d(1, channels, size))
+            for number in range(self.n_convolutions)
+        }
+        parts = {
+            "convolutions": Layout(convolutions),
+            "projection": linear(channels * self.features_left, self.d_model),
+        }
+        return Layout(parts, f"n_features {self.n_features}")
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.frontend import Conv2dFrontend as Module
+
+        return Module(
+            n_convolutions=self.n_convolutions,
+            kernel_size=self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            channels=self.channels,
+            features_left=self.features_left,
+            d_model=self.d_model,
+            scale=self.factor,
+            positions=scheme,
+            dropout=self.dropout,
+        )
+
+
 def check_convolutions(kernel_sizes: Sequence[int], strides: Sequence[int]) -> None:
     """Raise an error of the fields of these names if convolutions have no stride, or more."""
     if len(kernel_sizes) != len(strides):
@@ -123,3 +234,13 @@ def convolution(
     if bias:
         parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * kernel, fan_out=fan_out)
     return parts
+
+
+def _convolution_2d(n_in: int, n_out: int, size: int, *, groups: int = 1) -> dict[str, Tensor]:
+    """The tensors of an `nn.Conv2d` with square kernels."""
+    n_in, fan_out = n_in // groups, n_out // groups * size**2
+    fan_in = n_in * size**2
+    return {
+        "weight": Tensor((n_out, n_in, size, size), fan_in=fan_in, fan_out=fan_out),
+        "bias": Tensor((n_out,), "bias", fan_in=fan_in, fan_out=fan_out),
+    }

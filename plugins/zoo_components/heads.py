@@ -10,6 +10,15 @@ def default_head_dim(data: dict[str, Any]) -> int:
     return max(1, data["d_model"] // data["n_heads"])
 
 
+def check_whole_heads(d_model: int, n_heads: int) -> None:
+    """Raise a contradiction if d_model cannot be cut into heads, of a component without a
+    `head_dim`."""
+    if d_model % n_heads:
+        raise contradiction(
+            f"d_model = {d_model} is not divisible by n_heads = {n_heads}", "n_heads", "d_model"
+        )
+
+
 def check_default_head_dim(d_model: int, n_heads: int) -> None:
     """Raise a contradiction if d_model is not divisible by n_heads."""
     if d_model % n_heads:

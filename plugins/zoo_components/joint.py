@@ -1,6 +1,8 @@
 """Heads of encoders that share a space of texts and images: the `head` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,9 +11,11 @@ from zoo.layout import Layout, Tensor, linear
 from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.purpose import Task
 from zoo.slots import Head, Norm
+from zoo.wording import counted
 from zoo_components.activation import Activated, Activation
 from zoo_components.attention import MultiHead
 from zoo_components.ffn import Mlp
+from zoo_components.heads import check_whole_heads
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
@@ -88,15 +92,53 @@ class JointEmbedding(Head):
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear
-        from zoo_components.modules.joint import JointEmbedding as Module
 
         width = number(self.d_out)
+        proj = None if width is None else Linear(self.d_model, width, bias=bool(self.bias))
+        return self._module(hidden_proj=None, proj=proj)
+
+    def _module(self, *, hidden_proj: "nn.Module | None", proj: "nn.Module | None") -> "nn.Module":
+        from zoo_components.modules.joint import JointEmbedding as Module
+
         return Module(
             pooling=self.pooling,
             end_id=self.end_id,
             norm=self.norm.build(),
-            proj=None if width is None else Linear(self.d_model, width, bias=bool(self.bias)),
+            hidden_proj=hidden_proj,
+            proj=proj,
             normalize=self.normalize,
+        )
+
+
+class TwoMapEmbedding(JointEmbedding):
+    """The head `joint_embedding` with one more linear map, to the width that the states of a
+    teacher have: normalize(proj(hidden_proj(norm(pool(x))))) (AltCLIP: Chen et al. 2022,
+    arXiv:2211.06679, section 3.1)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"d_hidden": 6, "d_out": 5}
+    d_hidden: Size
+    """The width between the two maps."""
+    d_out: Size  # never `none`
+    """The width of the space."""
+    hidden_bias: bool = True
+    """Whether the first of the two maps has a bias."""
+    bias: bool = False
+    """Whether the second one has a bias."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        maps = {
+            "hidden_proj": linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
+            "proj": linear(self.d_hidden, self.d_out, bias=self.bias),
+        }
+        return replace(whole, parts={**whole.parts, **maps})
+
+    def build(self) -> "nn.Module":
+        from zoo.linear import Linear
+
+        return self._module(
+            hidden_proj=Linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
+            proj=Linear(self.d_hidden, self.d_out, bias=self.bias),
         )
 
 
@@ -120,12 +162,7 @@ class AttentionPooling(Activated, Head):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.d_model % self.n_heads:
-            raise contradiction(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}",
-                "n_heads",
-                "d_model",
-            )
+        check_whole_heads(self.d_model, self.n_heads)
         return self
 
     @property
@@ -179,4 +216,47 @@ class AttentionPooling(Activated, Head):
             norm=self.norm.build(),
             ffn=self._ffn.build(),
             normalize=self.normalize,
+        )
+
+
+class QueryPooling(Head):
+    """A vector for each sequence, which a learned query gathers by attention without a map of its
+    own: normalize(out(attend(query, k(x), v(x)))) (AIMv2: Fini et al. 2024, arXiv:2411.14402)."""
+
+    reads_vocab: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+    n_heads: Shared[Size]
+    """The number of heads of the attention."""
+    bias: bool = True
+    """Whether the maps to keys and values have a bias; that of the output has one."""
+    normalize: bool = True
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_whole_heads(self.d_model, self.n_heads)
+        return self
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+    def layout(self) -> Layout:
+        to = linear(self.d_model, self.d_model, bias=self.bias)
+        query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
+        out = linear(self.d_model, self.d_model)
+        return Layout(
+            {"query": query, "k_proj": to, "v_proj": to, "out": out},
+            f"{self.kind}, {counted(self.n_heads, 'head')}",
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.joint import QueryPooling as Module
+
+        return Module(
+            d_model=self.d_model, n_heads=self.n_heads, bias=self.bias, normalize=self.normalize
         )

@@ -1,4 +1,4 @@
-"""An embedding of images: the `embedding` slot."""
+"""Embeddings of images: the `embedding` slot."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -99,10 +99,15 @@ class Patches(Embedding):
         return Layout(parts, f"image_size {self.image_size}, patch_size {self.patch_size}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
-        return self._module(scheme, bias=True, norm=None)
+        return self._module(scheme)
 
     def _module(
-        self, scheme: "PositionScheme | None", *, bias: bool, norm: "nn.Module | None"
+        self,
+        scheme: "PositionScheme | None",
+        *,
+        bias: bool = True,
+        patch_norm: "nn.Module | None" = None,
+        norm: "nn.Module | None" = None,
     ) -> "nn.Module":
         from zoo_components.modules.patches import Patches as Module
 
@@ -114,6 +119,7 @@ class Patches(Embedding):
             class_token=self.class_token,
             distillation_token=self.distillation_token,
             n_registers=self.n_registers,
+            patch_norm=patch_norm,
             positions=scheme,
             norm=norm,
             dropout=self.dropout,
@@ -139,3 +145,18 @@ class NormedPatches(Patches):
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         return self._module(scheme, bias=self.bias, norm=self.norm.build())
+
+
+class PreNormedPatches(Patches):
+    """The embedding `patches`, with a norm of the patches before positions are added (AIMv2: Fini
+    et al. 2024, arXiv:2411.14402): dropout([class_token, norm(linear(patches))] + positions)."""
+
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm of the patches."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        return replace(whole, parts={**whole.parts, "patch_norm": self.norm.layout()})
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        return self._module(scheme, patch_norm=self.norm.build())

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, embedding
-from zoo.only_with import UNSTATED, NotWith
+from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.slots import Position
 
 if TYPE_CHECKING:
@@ -79,6 +79,53 @@ class Sinusoidal(Position):
             half_minus_one=self.exponent == "half_minus_one",
             offset=self.offset,
             zero_padding=bool(self.zero_padding),
+        )
+
+
+class GridSinusoidal(Position):
+    """Fixed sines and cosines of the place of each patch of an image, added to the embeddings: half
+    of the width is of its column and the other half of its row, each all sines and then all cosines
+    of the number of the column or row over base**(4k / d_model) (MAE: He et al. 2021,
+    arXiv:2111.06377). What comes before the patches, such as the class token, gets none."""
+
+    embedded: ClassVar[bool] = True
+    base: PositiveFloat = 10000.0
+    """The longest wavelength, in patches, divided by 2 pi."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.grid is None:
+            raise ValueError(
+                "these are positions of the patches of an image: choose an `embedding` of patches"
+            )
+        if self.width % 2:
+            raise contradiction(
+                f"rows and columns have half of d_model = {self.width} each: it must be even",
+                "d_model",
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        n_before, rows, columns = stated(self.grid)
+        return self.n_with_positions or n_before + rows * columns
+
+    def layout(self) -> Layout:
+        _, rows, columns = stated(self.grid)
+        return Layout(
+            label=f"sinusoidal, {columns} x {rows} x {self.width}, computed",
+            computed=self.longest * self.width,
+        )
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.position import GridSinusoids
+
+        _, rows, columns = stated(self.grid)
+        return GridSinusoids(
+            width=self.width,
+            n_before=self.longest - rows * columns,
+            grid=(rows, columns),
+            base=self.base,
         )
 
 

@@ -9,7 +9,7 @@ from zoo.component import Probability, Shared, Size
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention
 from zoo.wording import counted
-from zoo_components.heads import check_default_head_dim
+from zoo_components.heads import check_whole_heads
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SelfAttention(Attention):
                 f"`{self.kind}` is about distances within one sequence: choose another kind for "
                 "`cross_attn`"
             )
-        check_default_head_dim(self.d_model, self.n_heads)
+        check_whole_heads(self.d_model, self.n_heads)
         return self
 
     @property

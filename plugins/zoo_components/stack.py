@@ -43,6 +43,7 @@ class LayerGroup(Component):
     causal: Given[bool]
     width: Given[int]
     grid: Given[tuple[int, int, int] | None] = None
+    n_with_positions: Given[int | None] = None
     count_positions: Given[CountPositions] = "all"
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
@@ -107,6 +108,7 @@ class Stack(Component):
             "position",
             width="embedding.position_width",
             grid="embedding.grid",
+            n_with_positions="embedding.n_positions",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -120,6 +122,7 @@ class Stack(Component):
             default="none",
             inherit=False,
             grid="embedding.grid",
+            n_with_positions="embedding.n_positions",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -133,6 +136,7 @@ class Stack(Component):
             count="n_layers",
             width="embedding.position_width",
             grid="embedding.grid",
+            n_with_positions="embedding.n_positions",
         ),
     ] = ()
     """Rules for values that differ in single layers."""

@@ -1,11 +1,11 @@
-"""An embedding of sound: the `embedding` slot."""
+"""Embeddings of sound: the `embedding` slot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Probability, Shared, Size, Slot, contradiction
+from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.slots import Embedding, Norm
@@ -82,10 +82,7 @@ class Waveform(Embedding):
 
     @property
     def shortest_sound(self) -> int:
-        n_samples = 1  # those of a single vector
-        for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
-            n_samples = (n_samples - 1) * stride + kernel
-        return n_samples
+        return shortest_input(self.kernel_sizes, self.strides)
 
     @property
     def incremental(self) -> bool:
@@ -181,3 +178,96 @@ class Waveform(Embedding):
             norm=self.norm.build(),
             dropout=self.dropout,
         )
+
+
+class WaveformStem(Embedding):
+    """Convolutions over the samples of a sound, which shorten it: the model is called with
+    waveforms (batch, samples, 1). dropout(convolutions(x) + positions), where the first
+    convolution, which has no bias, is followed by tanh and a norm of the whole sound, all times and
+    channels together, and each other one by GELU (Moonshine: Jeffries et al. 2024,
+    arXiv:2410.15608, section 3.1)."""
+
+    takes_ids: ClassVar[bool] = False
+    site: ClassVar[str] = "frontend"
+    example: ClassVar[Mapping[str, Any]] = {
+        "widths": [6, 8],
+        "kernel_sizes": [3, 2, 1],
+        "strides": [1, 1, 1],
+    }
+    widths: tuple[Size, ...] = Field(
+        default_factory=lambda data: (data["d_model"], 2 * data["d_model"])
+    )
+    """The output channels of each convolution but the last, which makes d_model."""
+    kernel_sizes: Sizes = (127, 7, 3)
+    """The kernel size of each convolution, the first in samples. Nothing is padded."""
+    strides: Sizes = (64, 3, 2)
+    """The stride of each convolution."""
+    eps: PositiveFloat = 1e-5
+    """Added to the variance of the norm."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_convolutions(self.kernel_sizes, self.strides)
+        if len(self.kernel_sizes) != len(self.widths) + 1:
+            raise contradiction(
+                f"{len(self.kernel_sizes)} convolutions have {len(self.kernel_sizes) - 1} `widths` "
+                f"beside d_model, and there are {len(self.widths)}",
+                "widths",
+                "kernel_sizes",
+            )
+        return self
+
+    @property
+    def input_width(self) -> int:
+        return 1
+
+    @property
+    def shortest_sound(self) -> int:
+        return shortest_input(self.kernel_sizes, self.strides)
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+    @property
+    def channels(self) -> list[tuple[int, int]]:
+        """The input and output channels of each convolution."""
+        after = [*self.widths, self.d_model]
+        return list(zip([1, *after], after, strict=False))
+
+    def layout(self) -> Layout:
+        sizes = zip(self.channels, self.kernel_sizes, strict=True)
+        convolutions = {
+            str(number): Layout(convolution(n_in, n_out, kernel, bias=number > 0))
+            for number, ((n_in, n_out), kernel) in enumerate(sizes)
+        }
+        width = self.channels[0][1]
+        norm = {"weight": vector(width, value=1.0), "bias": vector(width, "bias")}
+        return Layout({"convolutions": Layout(convolutions), "norm": Layout(norm)}, self.kind)
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.waveform import WaveformStem as Module
+
+        return Module(
+            channels=self.channels,
+            kernel_sizes=self.kernel_sizes,
+            strides=self.strides,
+            eps=self.eps,
+            shortest=self.shortest_sound,
+            positions=scheme,
+            dropout=self.dropout,
+        )
+
+
+def shortest_input(kernel_sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """The length of which convolutions without padding make a single vector."""
+    length = 1
+    for kernel, stride in zip(reversed(kernel_sizes), reversed(strides), strict=True):
+        length = (length - 1) * stride + kernel
+    return length

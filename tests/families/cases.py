@@ -52,7 +52,10 @@ class Case:
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
         channels_first: which of the two.
+        frames_per_state: how many of these frames become one state.
         sound: of a model that hears waveforms, the number of samples of one.
+        samples_per_state: if its states have the mask of every so many samples in transformers, and
+            not that of what its convolutions make of the sound, how many these are.
         image: of a model that sees, the shape of an image, (channels, height, width).
         memory: of a decoder that attends to one, its shape, (length, width).
     """
@@ -70,7 +73,9 @@ class Case:
     left: bool = True
     features: tuple[int, int] | None = None
     channels_first: bool = False
+    frames_per_state: int = 1
     sound: int | None = None
+    samples_per_state: int | None = None
     image: tuple[int, int, int] | None = None
     memory: tuple[int, int] | None = None
 

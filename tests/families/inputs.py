@@ -75,13 +75,14 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) ->
 def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
     """Every input of a case, without global tokens. Arguments are those of `make_inputs`."""
     random = generator("inputs")
-    if case.sound is not None:
-        yield from sounds(random, case.sound, config)
-        return
     target = None
     if case.kind == "encoder_decoder":
         target = texts(random, TARGET_LENGTH)
         target[:, 0] = getattr(config, "decoder_start_token_id", N_SPECIAL - 1)
+    if case.sound is not None:
+        source = torch.randn(3, case.sound, generator=random)
+        yield from sounds(case, Inputs(name="plain", source=source, target=target), config)
+        return
     signal, images = case.features or case.image, None
     if case.kind == "dual_encoder" and signal is not None:
         images = torch.randn(2, *signal, generator=generator("images"))
@@ -90,8 +91,11 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         plain = Inputs(name="plain", source=source, target=target)
         yield plain
         if case.features is not None and case.kind == "encoder" and "attention_mask" in takes:
-            mask = torch.arange(len(source[0])) < len(source[0]) - torch.tensor([[0], [4], [9]])
-            yield replace(plain, name="right", mask=mask)
+            n_states = len(source[0]) // case.frames_per_state
+            states = n_states - torch.tensor([[0], [4], [9]]) // case.frames_per_state
+            states_mask = torch.arange(n_states) < states
+            mask = states_mask.repeat_interleave(case.frames_per_state, 1)
+            yield replace(plain, name="right", mask=mask, states_mask=states_mask)
         return
     memory = None
     if case.memory is not None:
@@ -110,18 +114,22 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         yield replace(right, name="types", types=types)
 
 
-def sounds(random: torch.Generator, n_samples: int, config: PreTrainedConfig) -> Iterator[Inputs]:
-    """Waveforms of this number of samples, without padding and with."""
-    plain = Inputs(name="plain", source=torch.randn(3, n_samples, generator=random))
+def sounds(case: Case, plain: Inputs, config: PreTrainedConfig) -> Iterator[Inputs]:
+    """Waveforms as they are, and with padding."""
     yield plain
+    n_samples = plain.source.shape[1]
     samples = torch.tensor([n_samples, n_samples * 2 // 3, n_samples // 2])
     mask = torch.arange(n_samples) < samples[:, None]
-    lengths = samples
-    for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
-        lengths = (lengths - kernel) // stride + 1  # of a convolution without padding
-    states_mask = torch.arange(int(lengths[0])) < lengths[:, None]
+    if case.samples_per_state is None:
+        lengths = samples
+        for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+            lengths = (lengths - kernel) // stride + 1  # of a convolution without padding
+        states_mask = torch.arange(int(lengths[0])) < lengths[:, None]
+    else:
+        states_mask = mask[:, :: case.samples_per_state]
+        states_mask = states_mask[:, : n_samples // case.samples_per_state - 1]
     padded_source = plain.source.masked_fill(~mask, 0.0)
-    yield Inputs(name="right", source=padded_source, mask=mask, states_mask=states_mask)
+    yield replace(plain, name="right", source=padded_source, mask=mask, states_mask=states_mask)
 
 
 def reread(given: Inputs, config: PreTrainedConfig) -> Inputs:

@@ -101,7 +101,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         found["output"] = model(
             source,
             inputs.target,
-            source_mask=inputs.mask,
+            source_mask=mask,
             target_mask=inputs.target_mask,
             **more,
         )
@@ -109,7 +109,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         found["output"] = model(source, source_mask=mask, token_types=inputs.types, **more)
     wanted = set(names) - {"output"}
     if wanted:
-        states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types, **more)
+        states = model.encode(source, source_mask=mask, token_types=inputs.types, **more)
         if "encoder" in wanted:
             found["encoder"] = states
         if wanted & {"pooler", "nsp"}:

@@ -32,39 +32,37 @@ class Letters:
     """The tokens of a model that writes letters.
 
     Args:
-        tokens: their texts by their ids; None for a model without a vocabulary, whose texts are
-            ids.
+        tokens: their texts by their ids.
         delimiter: the token between words.
         space: what it becomes in a text.
         unknown: what an id without a token becomes.
         lower: whether texts are in lower case.
     """
 
-    tokens: Mapping[int, str] | None = None
+    tokens: Mapping[int, str]
     delimiter: str = DELIMITER
     space: str = " "
     unknown: str = UNKNOWN
     lower: bool = False
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids without blanks; without a vocabulary, `5 9 33`."""
-        if self.tokens is None:
-            return " ".join(map(str, ids))
+        """The text of ids without blanks."""
         found = (self.tokens.get(id_, self.unknown) for id_ in ids)
         text = "".join(self.space if one == self.delimiter else one for one in found).strip()
         return text.lower() if self.lower else text
 
 
-def read_letters(folder: Path, how: Transcription) -> Letters:
+def read_letters(folder: Path, how: Transcription) -> Letters | None:
     """Read the tokens of the model in a folder, whose texts are read off like this: the
-    `vocab.json` and `added_tokens.json`, and what `tokenizer_config.json` says of them.
+    `vocab.json` and `added_tokens.json`, and what `tokenizer_config.json` says of them. None if
+    there is no `vocab.json`.
 
     Raises:
         WeightsError: a file is damaged, or the padding that it names is not the model's blank.
     """
     path = folder / VOCABULARY
     if not os.path.lexists(path):
-        return Letters()
+        return None
     tokens = {id_: token for token, id_ in token_ids(path).items()}
     config = _config(folder)
     if os.path.lexists(folder / ADDED_TOKENS):

@@ -59,14 +59,15 @@ class SoundModel:
     Args:
         transformer: the model.
         sound_settings: how sounds become waveforms or spectrograms.
-        letters: what its ids stand for, if it scores letters for each part of a sound.
-        text: turns ids into text, if it generates this.
+        letters: what its ids stand for, if it scores letters for each part of a sound; None if it
+            does not, or if `text` knows what these are.
+        text: turns ids into text, if it generates this or scores the tokens of a tokenizer.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     sound_settings: SoundSettings
-    letters: Letters
+    letters: Letters | None
     text: Text
     settings: SpeechSettings
 
@@ -85,7 +86,7 @@ class SoundModel:
     ) -> Self:
         """Load a model with the files beside it in its folder: how sounds become what it takes
         (`preprocessor_config.json`, or `processor_config.json`) and, for a model that writes down
-        what is said, its letters (`vocab.json`), or if it generates text, its tokenizer and its
+        what is said, its letters (`vocab.json`) or its tokenizer, and if it generates text, its
         settings of generation, as `zoo.TextModel.load`.
 
         The arguments are those of `zoo.load`.
@@ -104,7 +105,7 @@ class SoundModel:
             raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
         folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
-        letters = Letters() if how is None else read_letters(folder, how)
+        letters = None if how is None else read_letters(folder, how)
         text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         if (generation := spec.model.generation) is not None:
@@ -296,7 +297,8 @@ class SoundModel:
         how = model.spec.model.transcription
         if how is not None:
             ids = without_blanks(output.argmax(-1).tolist(), how.blank)
-            return {"text": self.letters.text(ids), "ids": ids}
+            text = self.text.decode(ids) if self.letters is None else self.letters.text(ids)
+            return {"text": text, "ids": ids}
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": output.tolist()}

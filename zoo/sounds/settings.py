@@ -1,6 +1,6 @@
 """How sounds become waveforms or spectrograms, as the publisher of a model has set it up.
 
-The settings are those of five feature extractors of `transformers`, in the
+The settings are those of six feature extractors of `transformers`, in the
 `preprocessor_config.json` of a model's folder, or under `feature_extractor` in its
 `processor_config.json`. A setting that is not known here is refused: ignored, it would give the
 model other numbers than those of its training.
@@ -15,13 +15,20 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from zoo.errors import InputError, Problem, WeightsError, in_order
 from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import HOP, RATE, WINDOW, log_mel
-from zoo.sounds.slaney import slaney_log_mel
+from zoo.sounds.slaney import normalized_log_mel, slaney_log_mel
 from zoo.value_errors import value_message
 from zoo.wording import counted, did_you_mean, dotted, quoted
 
@@ -255,11 +262,56 @@ class SlaneySettings(SpectrogramSettings):
         )
 
 
+class NormalizedSettings(SpectrogramSettings):
+    """How a spectrogram of any length is made of a sound: with Slaney's filters, and each band
+    shifted and scaled to the mean 0 and the variance 1."""
+
+    shaped_by: ClassVar[str] = "state the bands as `feature_size`"
+
+    feature_extractor_type: Literal["ParakeetFeatureExtractor"]
+    sampling_rate: Literal[16000] = RATE  # the highest band ends at half of it
+    feature_size: Annotated[int, Field(gt=0)] = 80
+    """The number of bands."""
+    n_fft: Annotated[int, Field(gt=1, le=16000)] = 512
+    """The samples of a Fourier transform."""
+    win_length: Annotated[int, Field(gt=1, validate_default=True)] = 400
+    """The samples of a frame."""
+    hop_length: Annotated[int, Field(gt=0)] = 160
+    """The samples between two."""
+    preemphasis: Annotated[float, Field(allow_inf_nan=False)] = 0.97
+    """The share of the sample before that is subtracted from each."""
+
+    @field_validator("win_length")
+    @classmethod
+    def _check(cls, win_length: int, info: ValidationInfo) -> int:
+        n_fft = info.data.get("n_fft", win_length)  # absent if it is wrong itself
+        if win_length > n_fft:
+            raise ValueError(f"is {win_length}, which is more than `n_fft`, {n_fft}")
+        return win_length
+
+    @property
+    def shape(self) -> tuple[None, int]:
+        return None, self.feature_size
+
+    def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
+        check_length(samples, 2 * self.hop_length)  # of one frame there is no variance
+        return normalized_log_mel(
+            samples,
+            n_bands=self.feature_size,
+            rate=self.sampling_rate,
+            n_fft=self.n_fft,
+            window=self.win_length,
+            hop=self.hop_length,
+            preemphasis=self.preemphasis,
+        )
+
+
 SPECTROGRAMS: Mapping[str, type[SpectrogramSettings]] = {
     "ASTFeatureExtractor": AstSettings,
     "SeamlessM4TFeatureExtractor": SeamlessSettings,
     "Speech2TextFeatureExtractor": Speech2TextSettings,
     "WhisperFeatureExtractor": SlaneySettings,
+    "ParakeetFeatureExtractor": NormalizedSettings,
 }
 """The settings of spectrograms, by their `feature_extractor_type`."""
 

@@ -1,4 +1,5 @@
-"""Convolutions over the frames of a signal (Whisper: Radford et al. 2022)."""
+"""Convolutions over the frames of a signal (Whisper: Radford et al. 2022; Fast Conformer: Rekesh et
+al. 2023)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.embedding import refuse_types
@@ -70,6 +72,93 @@ class ConvFrontend(nn.Module):
             x = convolution(x)
             x = F.glu(x, dim=1) if self.gated else F.gelu(x)
         x = x.transpose(1, 2)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.positions is not None:
+            x = self.positions.embed(x, positions)
+        return self.dropout(x)
+
+
+class SeparableConv2d(nn.Module):
+    """pointwise(depthwise(x)): one kernel for each channel, then a linear map of the channels."""
+
+    def __init__(self, channels: int, kernel_size: int, *, stride: int, padding: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(
+            channels, channels, kernel_size, stride=stride, padding=padding, groups=channels
+        )
+        self.pointwise = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, frames, features) to the same with fewer frames and features."""
+        return self.pointwise(self.depthwise(x))
+
+
+class Conv2dFrontend(nn.Module):
+    """dropout(scale * projection(convolutions(x)) + positions), each convolution followed by
+    ReLU."""
+
+    def __init__(
+        self,
+        *,
+        n_convolutions: int,
+        kernel_size: int,
+        stride: int,
+        padding: int,
+        channels: int,
+        features_left: int,
+        d_model: int,
+        scale: float,
+        positions: PositionScheme | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.convolutions = nn.ModuleList(
+            SeparableConv2d(channels, kernel_size, stride=stride, padding=padding)
+            if number
+            else nn.Conv2d(1, channels, kernel_size, stride=stride, padding=padding)
+            for number in range(n_convolutions)
+        )
+        self.projection = Linear(channels * features_left, d_model)
+        self.scale = scale
+        self.positions = positions
+        self.dropout = Dropout(dropout)
+
+    def embedded_length(self, length: int) -> int:
+        """The number of vectors that this number of frames becomes.
+
+        Raises:
+            ValueError: it becomes none.
+        """
+        n_vectors = length
+        for _ in self.convolutions:
+            n_vectors = (n_vectors + 2 * self.padding - self.kernel_size) // self.stride + 1
+            if n_vectors < 1:
+                raise ValueError(f"{length} frames are too few for the convolutions of this model")
+        return n_vectors
+
+    def forward(
+        self,
+        features: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """features (batch, frames, n_features) to (batch, embedded_length(frames), d_model).
+
+        positions: (embedded length,); `mask` is ignored: the convolutions read padding, of which
+        they would have to know the frames.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        refuse_types(token_types)
+        x = features[:, None]
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x))
+        x = self.projection(x.transpose(1, 2).flatten(2))
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:

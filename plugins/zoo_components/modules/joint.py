@@ -6,11 +6,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from zoo.linear import Linear, together
 from zoo_components.modules.classifier import pool
+from zoo_components.modules.heads import merge_heads, split_heads
+from zoo_components.modules.scores import Scoring, attend
 
 
 class JointEmbedding(nn.Module):
-    """normalize(proj(norm(pool(x)))) (CLIP: Radford et al. 2021, arXiv:2103.00020)."""
+    """normalize(proj(hidden_proj(norm(pool(x))))) (CLIP: Radford et al. 2021, arXiv:2103.00020);
+    each map may be None."""
 
     def __init__(
         self,
@@ -18,12 +22,14 @@ class JointEmbedding(nn.Module):
         pooling: str,
         end_id: int | None,
         norm: nn.Module,
+        hidden_proj: nn.Module | None,
         proj: nn.Module | None,
         normalize: bool,
     ) -> None:
         super().__init__()
         self.pooling, self.end_id = pooling, end_id
         self.norm = norm
+        self.hidden_proj = hidden_proj
         self.proj = proj
         self.normalize = normalize
 
@@ -41,6 +47,8 @@ class JointEmbedding(nn.Module):
             ValueError: the pooling goes by ids, and there are none.
         """
         x = self.norm(self.pool(x, mask, ids))
+        if self.hidden_proj is not None:
+            x = self.hidden_proj(x)
         if self.proj is not None:
             x = self.proj(x)
         return F.normalize(x, dim=-1) if self.normalize else x
@@ -84,4 +92,29 @@ class AttentionPooling(nn.Module):
         seen = None if mask is None else mask[..., None, None, :]
         y, _ = self.attn(query, x, mask=seen)
         y = (y + self.ffn(self.norm(y))).squeeze(-2)
+        return F.normalize(y, dim=-1) if self.normalize else y
+
+
+class QueryPooling(nn.Module):
+    """normalize(out(attend(query, k(x), v(x)))) for one learned query, with several heads."""
+
+    def __init__(self, *, d_model: int, n_heads: int, bias: bool, normalize: bool) -> None:
+        super().__init__()
+        self.head_dim = d_model // n_heads
+        self.scoring = Scoring(scale=self.head_dim**-0.5)
+        self.query = nn.Parameter(torch.empty(d_model))
+        self.k_proj = Linear(d_model, d_model, bias=bias)
+        self.v_proj = Linear(d_model, d_model, bias=bias)
+        self.out = Linear(d_model, d_model)
+        self.normalize = normalize
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., length, d_model) to (..., d_model); `mask`, boolean, False = padding, (...,
+        length), hides states from the query."""
+        query = self.query.expand(*x.shape[:-2], 1, -1)
+        made = (query, *together([self.k_proj, self.v_proj], x))
+        q, k, v = (split_heads(one, self.head_dim) for one in made)
+        seen = None if mask is None else mask[..., None, None, :]
+        y, _ = attend(q, k, v, scoring=self.scoring, training=self.training, mask=seen)
+        y = self.out(merge_heads(y).squeeze(-2))
         return F.normalize(y, dim=-1) if self.normalize else y

@@ -12,8 +12,8 @@ from zoo_components.modules.norm import is_autocast
 
 
 class Patches(nn.Module):
-    """dropout(norm([class_token, distillation_token, linear(patches)] + positions)), with the
-    registers, which have no positions, before the patches; `norm` may be None."""
+    """dropout(norm([class_token, distillation_token, patch_norm(linear(patches))] + positions)),
+    with the registers, which have no positions, before the patches; each norm may be None."""
 
     def __init__(
         self,
@@ -25,6 +25,7 @@ class Patches(nn.Module):
         class_token: bool,
         distillation_token: bool,
         n_registers: int,
+        patch_norm: nn.Module | None,
         positions: PositionScheme | None,
         norm: nn.Module | None,
         dropout: float,
@@ -34,6 +35,7 @@ class Patches(nn.Module):
         self.distillation_token = nn.Parameter(torch.empty(d_model)) if distillation_token else None
         self.registers = nn.Parameter(torch.empty(n_registers, d_model)) if n_registers else None
         self.patches = nn.Conv2d(channels, d_model, patch_size, stride=patch_size, bias=bias)
+        self.patch_norm = patch_norm
         self.positions = positions
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -63,6 +65,8 @@ class Patches(nn.Module):
         if found != own and (torch.float64 in (found, own) or not is_autocast(images)):
             raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")
         x = self.patches(images).flatten(2).transpose(1, 2)
+        if self.patch_norm is not None:
+            x = self.patch_norm(x)
         learned = (self.class_token, self.distillation_token)
         tokens: list[torch.Tensor] = [token for token in learned if token is not None]
         if tokens:

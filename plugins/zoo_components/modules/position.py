@@ -14,32 +14,18 @@ from zoo.position import PositionScheme
 _SERIAL = 1 << 15  # up to this number of elements, torch computes on the calling thread
 
 
-class SinusoidalPositions(PositionScheme):
-    """A fixed table of sines and cosines (Vaswani et al. 2017, section 3.5), computed in float64
-    and rounded once, to the dtype of the model."""
+class ComputedPositions(PositionScheme):
+    """A fixed table, computed in float64 and rounded once, to the dtype of the model."""
 
     table: torch.Tensor
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        max_length: int,
-        base: float,
-        interleaved: bool,
-        half_minus_one: bool,
-        offset: int,
-        zero_padding: bool,
-    ) -> None:
+    def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        self.max_length, self.offset = max_length, offset
-        self.base, self.interleaved, self.half_minus_one = base, interleaved, half_minus_one
-        self.zero_padding = zero_padding
-        self.register_buffer("table", torch.empty(offset + max_length, width), persistent=False)
+        self.register_buffer("table", torch.empty(length, width), persistent=False)
 
-    def extra_repr(self) -> str:
-        """The number of positions and the width, as `print(model)` shows them."""
-        return f"{self.max_length}, {self.table.shape[1]}"
+    def computed(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of these numbers, (n,), of the table, in float64: (n, width)."""
+        raise NotImplementedError
 
     def reset_buffers(self, *, device: torch.device | str) -> None:
         """Compute the table on `device`, in its dtype."""
@@ -50,14 +36,7 @@ class SinusoidalPositions(PositionScheme):
         # and threads, which on a busy machine wait longer for each other than these rows take.
         n_rows = max(1, _SERIAL // width)
         for rows, some in zip(table.split(n_rows), positions.split(n_rows), strict=True):
-            computed = sinusoids(
-                some,
-                width,
-                base=self.base,
-                interleaved=self.interleaved,
-                half_minus_one=self.half_minus_one,
-            )
-            rows.copy_(computed)
+            rows.copy_(self.computed(some))
         self.table = table
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
@@ -72,12 +51,74 @@ class SinusoidalPositions(PositionScheme):
             self.reset_buffers(device=self.table.device)
         return self
 
+
+class SinusoidalPositions(ComputedPositions):
+    """Sines and cosines (Vaswani et al. 2017, section 3.5)."""
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        max_length: int,
+        base: float,
+        interleaved: bool,
+        half_minus_one: bool,
+        offset: int,
+        zero_padding: bool,
+    ) -> None:
+        super().__init__(offset + max_length, width)
+        self.max_length, self.offset = max_length, offset
+        self.base, self.interleaved, self.half_minus_one = base, interleaved, half_minus_one
+        self.zero_padding = zero_padding
+
+    def extra_repr(self) -> str:
+        """The number of positions and the width, as `print(model)` shows them."""
+        return f"{self.max_length}, {self.table.shape[1]}"
+
+    def computed(self, rows: torch.Tensor) -> torch.Tensor:
+        """The sinusoids at these positions."""
+        return sinusoids(
+            rows,
+            self.table.shape[1],
+            base=self.base,
+            interleaved=self.interleaved,
+            half_minus_one=self.half_minus_one,
+        )
+
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width) plus the table's rows at positions (..., length)."""
         rows = _rows(self.table, positions, self.offset, self.max_length, x.shape[-2])
         if self.zero_padding:
             rows = rows.masked_fill((positions < 0)[..., None], 0.0)
         return x + rows
+
+
+class GridSinusoids(ComputedPositions):
+    """Sines and cosines of the column and of the row of each patch of an image (MAE: He et al.
+    2021), after `n_before` rows of zeros for what comes before the patches."""
+
+    def __init__(self, *, width: int, n_before: int, grid: tuple[int, int], base: float) -> None:
+        rows, columns = grid
+        super().__init__(n_before + rows * columns, width)
+        self.n_before, self.grid, self.base = n_before, grid, base
+
+    def extra_repr(self) -> str:
+        """The columns, the rows and the width, as `print(model)` shows them."""
+        rows, columns = self.grid
+        return f"{columns} x {rows}, {self.table.shape[1]}"
+
+    def computed(self, rows: torch.Tensor) -> torch.Tensor:
+        """The zeros of what comes before the patches, and the sinusoids of these."""
+        patches, columns, half = rows - self.n_before, self.grid[1], self.table.shape[1] // 2
+        parts = [
+            sinusoids(at, half, base=self.base, interleaved=False, half_minus_one=False)
+            for at in (patches % columns, patches // columns)
+        ]
+        return torch.cat(parts, 1).masked_fill((patches < 0)[:, None], 0.0)
+
+    def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """x (..., length, width) plus the table's rows at positions (..., length)."""
+        return x + _rows(self.table, positions, 0, len(self.table), x.shape[-2])
 
 
 def sinusoids(

@@ -1,4 +1,5 @@
-"""Convolutions over the samples of a sound (wav2vec 2.0: Baevski et al. 2020)."""
+"""Convolutions over the samples of a sound (wav2vec 2.0: Baevski et al. 2020; Moonshine: Jeffries
+et al. 2024)."""
 
 from __future__ import annotations
 
@@ -33,15 +34,11 @@ class Convolution(nn.Conv1d):
             self.norm = nn.GroupNorm(n_out, n_out, EPS) if self.over_time else nn.LayerNorm(n_out)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(batch, in channels, length) to (batch, out channels, `shortened(length)`)."""
+        """(batch, in channels, length) to (batch, out channels, shortened length)."""
         x = super().forward(input)
         if self.norm is not None:
             x = self.norm(x) if self.over_time else self.norm(x.transpose(1, 2)).transpose(1, 2)
         return F.gelu(x)
-
-    def shortened(self, length: int) -> int:
-        """The length of what it makes of this length, which is that of the kernel at least."""
-        return (length - self.kernel_size[0]) // self.stride[0] + 1
 
 
 class PositionConvolution(nn.Module):
@@ -121,14 +118,7 @@ class Waveform(nn.Module):
         Raises:
             ValueError: it becomes none.
         """
-        if length < self.shortest:
-            raise ValueError(
-                f"a sound of {length} samples is too short: the model takes {self.shortest} at "
-                "least"
-            )
-        for convolution in cast("list[Convolution]", list(self.convolutions)):
-            length = convolution.shortened(length)
-        return length
+        return shortened(length, self.convolutions, self.shortest)
 
     def forward(
         self,
@@ -161,3 +151,80 @@ class Waveform(nn.Module):
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(self.norm(x))
+
+
+class WaveformStem(nn.Module):
+    """dropout(convolutions(x) + positions), of which the first is followed by tanh and a norm of
+    the whole sound, and the others by GELU."""
+
+    def __init__(
+        self,
+        *,
+        channels: Sequence[tuple[int, int]],
+        kernel_sizes: Sequence[int],
+        strides: Sequence[int],
+        eps: float,
+        shortest: int,
+        positions: PositionScheme | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(n_in, n_out, kernel, stride=stride, bias=number > 0)
+            for number, ((n_in, n_out), kernel, stride) in enumerate(
+                zip(channels, kernel_sizes, strides, strict=True)
+            )
+        )
+        self.norm = nn.GroupNorm(1, channels[0][1], eps)
+        self.shortest = shortest
+        self.positions = positions
+        self.dropout = Dropout(dropout)
+
+    def embedded_length(self, length: int) -> int:
+        """The number of vectors that this number of samples becomes.
+
+        Raises:
+            ValueError: it becomes none.
+        """
+        return shortened(length, self.convolutions, self.shortest)
+
+    def forward(
+        self,
+        waveforms: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """waveforms (batch, samples, 1) to (batch, embedded_length(samples), d_model).
+
+        positions: (embedded length,); `mask` is ignored: the norm is of padding too, as in
+        `transformers`.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        refuse_types(token_types)
+        first, *others = self.convolutions
+        x = self.norm(first(waveforms.transpose(1, 2)).tanh())
+        for convolution in others:
+            x = F.gelu(convolution(x))
+        x = x.transpose(1, 2)
+        if self.positions is not None:
+            x = self.positions.embed(x, positions)
+        return self.dropout(x)
+
+
+def shortened(length: int, convolutions: nn.ModuleList, shortest: int) -> int:
+    """The length of what convolutions without padding make of this length.
+
+    Raises:
+        ValueError: it is less than the shortest of which they make anything.
+    """
+    if length < shortest:
+        raise ValueError(
+            f"a sound of {length} samples is too short: the model takes {shortest} at least"
+        )
+    for convolution in cast("list[nn.Conv1d]", list(convolutions)):
+        length = (length - convolution.kernel_size[0]) // convolution.stride[0] + 1
+    return length
