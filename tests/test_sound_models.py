@@ -415,7 +415,12 @@ def test_the_vector_of_a_spectrogram(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"feature_size": 20, "n_fft": 256, "win_length": 200, "preemphasis": 0.5}]
+    "options",
+    [
+        {},
+        {"feature_size": 20, "n_fft": 256, "win_length": 200, "preemphasis": 0.5},
+        {"preemphasis": None},
+    ],
 )
 @pytest.mark.parametrize("n_samples", [320, 1759, 5000])  # of which 2, 10 and 31 frames are made
 def test_normalized_spectrograms_are_those_of_transformers(

@@ -48,6 +48,8 @@ class SoundSettings(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     inert: ClassVar[frozenset[str]] = INERT
     """Settings that change nothing."""
+    nullable: ClassVar[frozenset[str]] = frozenset()
+    """Settings for which null is a value; of others it means what is not written."""
 
     sampling_rate: Annotated[int, Field(gt=0)] = RATE
     """How many samples there are in a second."""
@@ -266,6 +268,7 @@ class NormalizedSettings(SpectrogramSettings):
     """How a spectrogram of any length is made of a sound: with Slaney's filters, and each band
     shifted and scaled to the mean 0 and the variance 1."""
 
+    nullable: ClassVar[frozenset[str]] = frozenset({"preemphasis"})
     shaped_by: ClassVar[str] = "state the bands as `feature_size`"
 
     feature_extractor_type: Literal["ParakeetFeatureExtractor"]
@@ -278,8 +281,8 @@ class NormalizedSettings(SpectrogramSettings):
     """The samples of a frame."""
     hop_length: Annotated[int, Field(gt=0)] = 160
     """The samples between two."""
-    preemphasis: Annotated[float, Field(allow_inf_nan=False)] = 0.97
-    """The share of the sample before that is subtracted from each."""
+    preemphasis: Annotated[float, Field(allow_inf_nan=False)] | None = 0.97
+    """The share of the sample before that is subtracted from each; null for none."""
 
     @field_validator("win_length")
     @classmethod
@@ -302,7 +305,7 @@ class NormalizedSettings(SpectrogramSettings):
             n_fft=self.n_fft,
             window=self.win_length,
             hop=self.hop_length,
-            preemphasis=self.preemphasis,
+            preemphasis=self.preemphasis or 0.0,
         )
 
 
@@ -354,7 +357,11 @@ def read_sound_settings(
     given = file.settings.items()
     try:
         settings = kind.model_validate(
-            {key: value for key, value in given if value is not None and key not in kind.inert}
+            {
+                key: value
+                for key, value in given
+                if key not in kind.inert and (value is not None or key in kind.nullable)
+            }
         )
     except ValidationError as error:
         problems = []
