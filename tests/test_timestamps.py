@@ -12,9 +12,14 @@ import torch
 import torch.nn.functional as F
 from test_sound_models import RATE, signal, write_wav
 from test_speech_models import (
+    DE,
+    EOS,
     IDS,
+    START,
+    TRANSCRIBE,
     Zoo,
     command,
+    features,
     published,
 )
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -171,6 +176,38 @@ def test_the_command_writes_times(tmp_path: Path, command: Zoo) -> None:
     assert (status, stopped["ended"]) == (0, "stop")
     assert character not in stopped["text"]
     assert stopped["segments"][-1]["begin"] < 1
+
+
+def test_a_text_is_whole_up_to_where_it_stops(tmp_path: Path) -> None:
+    """Also in a part that has no end then. What is in the tokens of times stops no text."""
+    letters = {IDS[letter] for letter in "abcdefghijklmnopqrstuvwxyz"}
+    published(tmp_path, n_times=51, suppress_tokens=[n for n in range(EOS) if n not in letters])
+    model = zoo.SoundModel.load(tmp_path / "model").translating(source="de")
+    n_without_end = 0
+    for seed in range(20):
+        method = zoo.Sampling(seed=seed, temperature=2.0)
+        asked: dict[str, Any] = {"timestamps": True, "method": method, "max_new_tokens": 12}
+        (whole,) = model.run([tmp_path / "a.wav"], **asked)
+        assert model.run([tmp_path / "a.wav"], **asked, stop=["<|0.", "|><|"]) == [whole]
+        timed = model.settings.completed(method).model_copy(update={"timestamp_begin": ZERO})
+        (first,) = zoo.generate(
+            model.transformer,
+            features(tmp_path).mT,
+            max_new_tokens=12,
+            method=timed,
+            eos=EOS,
+            start=[START, DE, TRANSCRIBE],
+        )
+        parts, goes_on = segments_of(list(first.ids), ZERO, 50)
+        left = first.ids[sum(len(part.ids) for part in parts) :]
+        text, rest = (model.text.decode(ids) for ids in (first.ids, left))
+        if goes_on is None or len(rest) < 2 or rest[-1] in text[:-1] or first.ended == "eos":
+            continue
+        n_without_end += 1
+        (found,) = model.run([tmp_path / "a.wav"], **asked, stop=[rest[-1]])
+        assert found["text"] == text[:-1].strip()
+        assert found["segments"][-1]["text"] == rest[:-1].strip()
+    assert n_without_end
 
 
 def test_models_that_write_no_times(tmp_path: Path, command: Zoo) -> None:

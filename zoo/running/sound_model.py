@@ -30,7 +30,7 @@ from zoo.running.pieces import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
-from zoo.running.text import Text, read_text
+from zoo.running.text import Text, Tokenized, read_text
 from zoo.running.transcribing import Heard, Transcriber
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import (
@@ -47,6 +47,8 @@ from zoo.weights.reader import read_header
 if TYPE_CHECKING:
     from zoo.transformer import EncodingSounds
 
+FIRST_TIME = "<|0.00|>"
+"""The first of the tokens for times, which tokenizers do not count among the special ones."""
 LONGEST_TEXT = 448
 """The most tokens of the text of a window, with those that it begins with, if the model has
 positions for any number: as many as Whisper has."""
@@ -107,6 +109,8 @@ class SoundModel:
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         letters = None if how is None else read_letters(folder, how)
         text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
+        if isinstance(text, Tokenized):
+            text.hidden_from = text.id_of(FIRST_TIME)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         if (generation := spec.model.generation) is not None:
             config = published_config(transformer.origin)

@@ -178,10 +178,12 @@ class Tokenized:
         prompt: what precedes every text of the input, but not pairs and chats.
         tidies: whether spaces before punctuation are removed from the output.
 
-    `mark` is the token of the language of the input, if it is another than the source's own.
+    `mark` is the token of the language of the input, if it is another than the source's own. Ids
+    from `hidden_from` on are left out of texts as special ones are, if it is not None.
     """
 
     mark: Mark | None = None
+    hidden_from: int | None = None
 
     def __init__(
         self, source: Any, target: Any, folder: Path, *, prompt: str = "", tidies: bool = False
@@ -275,6 +277,8 @@ class Tokenized:
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, without special tokens unless `special`. Raises WeightsError if the
         tokenizer cannot make one."""
+        if self.hidden_from is not None and not special:
+            ids = [id_ for id_ in ids if id_ < self.hidden_from]
         with tokenizer_code(self._cannot_decode):
             text: str = self.target.decode(list(ids), skip_special_tokens=not special)
         return tidied(text) if self.tidies else text

@@ -4,7 +4,6 @@ other (Whisper: Radford et al. 2022, arXiv:2212.04356, section 4.5)."""
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +32,6 @@ N_WINDOWS = 8
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """How a text is drawn anew that repeats itself or is unlikely, one after the other, as in OpenAI's
 own code."""
-_TIME = re.compile(r"<\|\d+\.\d+\|>")
-"""A token for a time in the text, which tokenizers do not count among the special ones."""
 
 
 class Heard(NamedTuple):
@@ -120,7 +117,7 @@ class Transcriber:
             return result
         windows = [
             {"begin": window.start / heard.rate, "end": window.end / heard.rate}
-            | {**one, "text": spoken(one["text"])}
+            | {**one, "text": one["text"].strip()}
             for window, one in zip(heard.windows, found, strict=False)
         ]
         return {**result, "windows": windows}
@@ -144,12 +141,17 @@ class Transcriber:
             n_heard = min(n_frames - at, n_window)
             step = n_window // n_times  # the frames of a time
             found.append(one)
-            parts, goes_on = segments_of(_without_end(one), zero, n_heard // step)
+            ids, end = _without_end(one), n_heard // step
+            parts, goes_on = segments_of(ids, zero, end)
+            if one["ended"] == "stop" and goes_on is not None:
+                # No window follows that would write the part again that has no end here.
+                n_told = sum(len(part.ids) for part in parts)
+                parts.append(Segment(goes_on, end, ids[n_told:]))
             segments += [
                 {
                     "begin": (at + part.begin * step) / second,
                     "end": (at + part.end * step) / second,
-                    "text": spoken(writer.shown(part.ids)),
+                    "text": writer.shown(part.ids).strip(),
                     "ids": part.ids,
                 }
                 for part in parts
@@ -301,18 +303,13 @@ def compression_ratio(ids: Sequence[int], vocab: int) -> float:
     return len(data) / len(zlib.compress(data))
 
 
-def spoken(text: str) -> str:
-    """A text without tokens for times, and without the space that its first word begins with."""
-    return _TIME.sub("", text).strip()
-
-
 def _joined(
     found: Sequence[Mapping[str, Any]], ids: Sequence[int], writer: Writer
 ) -> dict[str, Any]:
     """The text of windows as one, of these ids. It ended by its length if that of any did."""
     ends = [one["ended"] for one in found]
     return {
-        "text": spoken(writer.shown(ids)),
+        "text": writer.shown(ids).strip(),
         "ids": ids,
         "score": sum(one["score"] for one in found),
         "ended": "length" if "length" in ends else ends[-1],
