@@ -411,6 +411,8 @@ class Mine(MultiHead):
     stated = spec('self_attn = "mine"', *lines)
     (project / "spec.toml").write_text(stated.replace("{kind}", kind))
     told = refused("validate", "spec.toml")
+    if 'position = "{kind}"' in lines:
+        gives += ': state `position = "none"` for layers with it'
     assert told.startswith(f"spec.toml:{place}: error: `{kind}` positions {gives}\n")
     assert "spec.toml:10:13: note: `block.self_attn.kind` is here\n" in told
     assert told.count("error:") == 1

@@ -25,8 +25,9 @@ def check_taken(
             gives = "add a bias to the scores, and the self-attention takes none"
         else:
             continue
+        remedy = ': state `position = "none"` for layers with it' if key == "position" else ""
         raise contradiction(
-            f"`{scheme.kind}` positions {gives}", f"{key}.kind", "block.self_attn.kind"
+            f"`{scheme.kind}` positions {gives}{remedy}", f"{key}.kind", "block.self_attn.kind"
         )
 
 
