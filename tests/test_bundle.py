@@ -155,7 +155,7 @@ def test_a_card_of_ones_own(saved: Path) -> None:
 
 def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(bundle: Path, saved: Path) -> None:
     before = files(bundle)
-    with pytest.raises(zoo.ZooError, match="File exists"):
+    with pytest.raises(zoo.ZooError, match=r"`bundle` is there already\n.*name a new folder"):
         bundled(saved, bundle)
     assert files(bundle) == before
     raw = bytearray((saved / "model.safetensors").read_bytes())

@@ -90,6 +90,7 @@ def test_another_key_is_refused(signed: Path, capsys: pytest.CaptureFixture[str]
     make_key("other")
     told = failure(capsys, "bundle", "verify", "bundle", "--key", "other.pem")
     assert "the signature is not that of the key over these files" in told
+    assert "help: ask who signed it for the public key" in told
 
 
 @pytest.mark.parametrize("changed", ["the weights", "a module"])
@@ -122,6 +123,7 @@ def test_files_of_git_are_refused(
 def test_without_a_signature(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
     assert "there is no signature" in told
+    assert "help: `zoo bundle sign` makes one" in told
 
 
 def test_without_the_library(

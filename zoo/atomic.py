@@ -81,7 +81,8 @@ def new_folder(path: Path) -> Generator[Path]:
     temporary = temporary_name(target)
     with _inside_new_folders(path, target):
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            hint = "what is there is never changed: name a new folder"
+            raise ZooError(Problem(f"{quoted(path)} is there already", help=hint))
         try:
             temporary.mkdir()
             with named_in_errors(temporary, path):

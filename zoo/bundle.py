@@ -40,6 +40,9 @@ SPEC_NAME = "spec.toml"
 SIGNATURE_NAME = "model.sig"
 _SHARD = re.compile(r"model-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors")
 
+_AGAIN = "a bundle is never changed: take it again from where it came from, or make another"
+"""The help for files that are not those of the lock."""
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -100,7 +103,7 @@ def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
         raise WeightsError(problems)
     sizes = {name: lock.files[name].size for name in hashed}
     problems = [
-        Problem("its bytes differ from those recorded in zoo.lock", Place(str(path / name)))
+        Problem("its bytes differ from those recorded in zoo.lock", Place(str(path / name)), _AGAIN)
         for name, record in _records(path, sizes).items()
         if record != lock.files[name]
     ]
@@ -124,14 +127,14 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
     for name in sorted(found.keys() | lock.files.keys() - {LOCK_NAME, SIGNATURE_NAME}):
         where = Place(str(path / name))
         if name not in found:
-            yield Problem("listed in zoo.lock, but missing", where)
+            yield Problem("listed in zoo.lock, but missing", where, _AGAIN)
         elif name not in lock.files and name not in (LOCK_NAME, SIGNATURE_NAME):
             yield Problem("not listed in zoo.lock", where, "a bundle has no other files")
         elif not stat.S_ISREG(found[name].st_mode):
             yield Problem("a bundle holds regular files only", where)
         elif name in lock.files and found[name].st_size != lock.files[name].size:
             size, locked = found[name].st_size, lock.files[name].size
-            yield Problem(f"{size:,} bytes long; zoo.lock says {locked:,}", where)
+            yield Problem(f"{size:,} bytes long; zoo.lock says {locked:,}", where, _AGAIN)
 
 
 def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:

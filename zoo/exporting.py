@@ -102,7 +102,8 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
             Problem(
                 "the model was not imported, so there is no configuration to export it with",
                 where,
-                help="`zoo import` reads the folders that `zoo export` writes",
+                help="only what `zoo import` has read, and what was trained from that, has one; "
+                "`zoo push` and `zoo bundle make` share any model, for others with the zoo",
             )
         )
     base, files = model.origin.get("base"), model.origin.get("files", {})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 22
 _PRIVATE = "it is a private key on an elliptic curve, in PEM, without a password"
+_OF_ANOTHER = "ask who signed it for the public key, by another way than the bundle has come"
 _PUBLIC = "it is the public key, on an elliptic curve, in PEM"
 
 
@@ -64,12 +65,14 @@ def verify_signature(path: Path, public_key: Path) -> Bundle:
     bundle = read_bundle(path)
     signature = path / SIGNATURE_NAME
     if not bundle.is_signed or signature.stat().st_size > MAX_BYTES:
-        raise WeightsError(Problem("there is no signature", Place(str(signature))))
+        hint = "`zoo bundle sign` makes one; without `--key` only the files are checked"
+        raise WeightsError(Problem("there is no signature", Place(str(signature)), hint))
     _check_key(public_key)
     config = model_signing.verifying.Config()
     with _as_zoo_error("the key cannot be used", public_key, _PUBLIC):
         config.use_elliptic_key_verifier(public_key=public_key)
-    with _as_zoo_error("the signature is not that of the key over these files", signature):
+    what = "the signature is not that of the key over these files"
+    with _as_zoo_error(what, signature, _OF_ANOTHER):
         config.set_hashing_config(_all_but_the_signature(model_signing)).verify(path, signature)
     return bundle
 
