@@ -181,7 +181,10 @@ def test_a_bundle_that_is_not_that_of_its_lock(
     capfd.readouterr()
     assert pulled(local, "--trust-first-use") == 2
     told = capfd.readouterr().err
-    assert told == "small.v1/README.md: error: its bytes differ from those recorded in zoo.lock\n"
+    assert told == (
+        "small.v1/README.md: error: its bytes differ from those recorded in zoo.lock\n"
+        "  = help: a bundle is never changed: take it again from where it came from, or make another\n"
+    )
 
 
 def test_a_repository_that_moves_on_still_gives_what_was_seen(

@@ -162,7 +162,8 @@ def broken_reports(
     tested = {
         item.callspec.params["name"]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.originalname == TELLS
+        if isinstance(item, pytest.Function)
+        and (item.module, item.originalname) == (request.module, TELLS)
     }
     return reports_of(sorted(tested), project(tmp_path_factory.mktemp("broken")))
 
