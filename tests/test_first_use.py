@@ -183,7 +183,8 @@ def test_a_bundle_that_is_not_that_of_its_lock(
     told = capfd.readouterr().err
     assert told == (
         "small.v1/README.md: error: its bytes differ from those recorded in zoo.lock\n"
-        "  = help: a bundle is never changed: take it again from where it came from, or make another\n"
+        "      = help: a bundle is never changed: take it again from where it came from, or make "
+        "another\n"
     )
 
 
