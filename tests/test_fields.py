@@ -528,6 +528,7 @@ def test_every_field_changes_something(walked: Walked) -> None:
     assert unchanged(walked, HOSTED) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("walked", ALL, ids=str)
 def test_every_field_is_shown(walked: Walked) -> None:
     """`zoo show` distinguishes two models that differ in one value."""

@@ -40,7 +40,7 @@ def initial(saved: Path | None = None) -> dict[str, torch.Tensor]:
     [
         pytest.param(1, "false", id="one"),
         slow(pytest.param(2, "false", id="two")),
-        pytest.param(2, "true", id="shards"),
+        slow(pytest.param(2, "true", id="shards")),
     ],
 )
 def test_frozen_weights_stay_and_the_others_learn(

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from zoo.registry import read_layers, shipped_registry
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +96,7 @@ def files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in found}
 
 
+@pytest.mark.slow
 def test_the_tutorial(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "plugins.md").read_text()
     reader = Reader(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from breadth import slow
 from safetensors.torch import load_file
 from small_specs import TINY
 
@@ -256,7 +257,8 @@ print(n)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "fewest"), [(600, 600, 12), (600, None, 5), (None, 600, 12)]
+    ("first", "second", "fewest"),
+    [(600, None, 5), slow(pytest.param(600, 600, 12)), slow(pytest.param(None, 600, 12))],
 )
 def test_whoever_dies_while_saving_leaves_one_of_the_two(
     first: int | None, second: int | None, fewest: int, tmp_path: Path

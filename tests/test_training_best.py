@@ -137,6 +137,7 @@ def test_other_held_out_data_is_another_run(train: Train, tmp_path: Path) -> Non
         train("out", recipe, resume=True)
 
 
+@pytest.mark.slow
 def test_several_processes_choose_the_same_step(config: Path, tmp_path: Path) -> None:
     """Without dropout, which each process draws for itself."""
     recipe, model = LONG + "patience = 12\n", MODEL.replace("dropout = 0.1", "")

@@ -253,7 +253,10 @@ def test_a_resumed_run_is_the_same(train: Train, tmp_path: Path, recipe: str, mo
     assert other["content_digest"] != whole["content_digest"]
 
 
-@both
+@pytest.mark.parametrize(
+    ("recipe", "model"),
+    one_then_slow(pytest.param(*case, id=name) for name, case in BOTH.items()),
+)
 def test_parts_and_processes_make_the_same_update(
     train: Train, tmp_path: Path, recipe: str, model: str
 ) -> None:
@@ -301,7 +304,8 @@ def test_a_run_with_weights_that_the_loss_does_not_reach_is_resumed(
     assert resumed["content_digest"] == whole["content_digest"]
 
 
-@pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["true", "false"])
 def test_two_processes_resume_with_weights_that_the_loss_does_not_reach(
     tmp_path: Path, config: Path, train: Train, shard: str
 ) -> None:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from breadth import one_then_slow
+from breadth import one_then_slow, slow
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
@@ -187,7 +187,8 @@ def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
+    ("sent", "status"),
+    [(signal.SIGKILL, -signal.SIGKILL), slow(pytest.param(signal.SIGINT, 130))],
 )
 def test_a_killed_run_goes_on(
     sent: signal.Signals, status: int, toy: Toy, digest: str, tmp_path: Path
@@ -552,7 +553,11 @@ except zoo.ZooError as error:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"data": "other"}, "data"), ({"data": ".", "resume": True}, "`resume`")]
+    ("options", "told"),
+    [
+        ({"data": "other"}, "data"),
+        slow(pytest.param({"data": ".", "resume": True}, "`resume`")),
+    ],
 )
 def test_processes_that_were_not_given_the_same_are_refused(
     tmp_path: Path, config: Path, options: dict[str, Any], told: str

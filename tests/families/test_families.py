@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from breadth import slow
+from breadth import one_then_slow, slow
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from families.cases import Case, all_cases
@@ -63,7 +63,9 @@ def test_every_model_type_has_a_family_and_a_case() -> None:
     assert set(SERVED) == {case.model_type for case in all_cases().values()}
 
 
-@pytest.mark.parametrize("model_type", sorted({case.model_type for case in READ.values()}))
+@pytest.mark.parametrize(
+    "model_type", one_then_slow(sorted({case.model_type for case in READ.values()}))
+)
 def test_family_lints(model_type: str, tmp_path: Path) -> None:
     """Every tensor is made by exactly one rule, however a checkpoint is saved."""
     cases = [case for case in READ.values() if case.model_type == model_type]
