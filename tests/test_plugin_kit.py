@@ -30,10 +30,11 @@ from broken_plugins import (
 import zoo
 from zoo.errors import RegistryError, SpecError
 from zoo.int8 import Int8Linear
-from zoo.plugin_kit.check import check_plugins, every_plugin
+from zoo.plugin_kit.check import check_plugins
 from zoo.plugin_kit.project import new_plugin
 from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.reports.listing import every_plugin
 from zoo.slots import SLOTS
 from zoo.testing import check_plugin
 from zoo.training.low_rank import add_updates

@@ -92,11 +92,6 @@ class TokenEmbedding(Embedding):
         return self
 
     @property
-    def factor(self) -> float:
-        """The scale as a number."""
-        return float(self.scale) if isinstance(self.scale, int | float) else self.d_model**0.5
-
-    @property
     def position_width(self) -> int:
         return self.inner_width
 
@@ -133,7 +128,7 @@ class TokenEmbedding(Embedding):
         return Module(
             vocab=stated(self.vocab),
             d_embed=self.d_embed,
-            scale=self.factor,
+            scale=scale_factor(self.scale, self.d_model),
             round_scale=self.scale == "sqrt_d_model_rounded",
             proj=proj,
             project_first=self.projection == "before_positions",
@@ -145,6 +140,11 @@ class TokenEmbedding(Embedding):
             zero_masked=self.masked_tokens == "zeroed",
             token_dropout=token_dropout,
         )
+
+
+def scale_factor(scale: float | str, d_model: int) -> float:
+    """The `scale` of an embedding as a number; that of a text is the root of d_model."""
+    return d_model**0.5 if isinstance(scale, str) else float(scale)
 
 
 class NormedTokens(TokenEmbedding):

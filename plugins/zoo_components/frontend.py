@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Embedding
+from zoo_components.embedding import scale_factor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,14 +18,28 @@ if TYPE_CHECKING:
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 
 
-class ConvFrontend(Embedding):
+class OfSignals(Embedding):
+    """What embeddings have in common whose convolutions make vectors of signals: each vector is of
+    several frames or samples, so that none can be made of the next one alone."""
+
+    takes_ids: ClassVar[bool] = False
+    site: ClassVar[str] = "frontend"
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+
+class ConvFrontend(OfSignals):
     """1-d convolutions over the frames of a signal, which shorten it: the model is called with
     features (batch, frames, n_features). dropout(scale * convolutions(x) + positions), each
     convolution padded with zeros by half its kernel (Whisper: Radford et al. 2022,
     arXiv:2212.04356)."""
 
-    takes_ids: ClassVar[bool] = False
-    site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {"n_features": 16, "strides": [1, 1]}
     n_features: Size
     """The number of features of each frame."""
@@ -49,11 +64,6 @@ class ConvFrontend(Embedding):
         return self
 
     @property
-    def factor(self) -> float:
-        """The scale as a number."""
-        return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
-
-    @property
     def input_width(self) -> int:
         return self.n_features
 
@@ -65,14 +75,6 @@ class ConvFrontend(Embedding):
         for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
             n_vectors = n_vectors * stride - 1 + kernel - 2 * (kernel // 2)
         return n_vectors
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
 
     @property
     def widths(self) -> list[tuple[int, int]]:
@@ -98,13 +100,13 @@ class ConvFrontend(Embedding):
             kernel_sizes=self.kernel_sizes,
             strides=self.strides,
             gated=self.activation == "glu",
-            scale=self.factor,
+            scale=scale_factor(self.scale, self.d_model),
             positions=scheme,
             dropout=self.dropout,
         )
 
 
-class Conv2dFrontend(Embedding):
+class Conv2dFrontend(OfSignals):
     """2-d convolutions over the frames and the features of a spectrogram, which shorten both: the
     model is called with features (batch, frames, n_features).
     dropout(scale * projection(convolutions(x)) + positions), where each convolution is followed by
@@ -112,8 +114,6 @@ class Conv2dFrontend(Embedding):
     first convolution makes the channels; the others are each one kernel for each channel, and a
     linear map of the channels (Fast Conformer: Rekesh et al. 2023, arXiv:2305.05084)."""
 
-    takes_ids: ClassVar[bool] = False
-    site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {"n_features": 5, "n_convolutions": 2, "stride": 1}
     n_features: Size
     """The number of features of each frame, such as the bands of a mel spectrogram."""
@@ -144,11 +144,6 @@ class Conv2dFrontend(Embedding):
         return self
 
     @property
-    def factor(self) -> float:
-        """The scale as a number."""
-        return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
-
-    @property
     def features_left(self) -> int:
         """The number of features behind the last convolution."""
         left = self.n_features
@@ -173,14 +168,6 @@ class Conv2dFrontend(Embedding):
         for _ in range(self.n_convolutions):
             n_vectors = n_vectors * self.stride - 1 + self.kernel_size - 2 * self.padding
         return n_vectors
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
 
     def layout(self) -> Layout:
         channels, size = self.channels, self.kernel_size
@@ -209,7 +196,7 @@ class Conv2dFrontend(Embedding):
             channels=self.channels,
             features_left=self.features_left,
             d_model=self.d_model,
-            scale=self.factor,
+            scale=scale_factor(self.scale, self.d_model),
             positions=scheme,
             dropout=self.dropout,
         )

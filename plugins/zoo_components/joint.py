@@ -28,13 +28,26 @@ padding or not; that of the first token `end_id`, or without one of the first po
 first token with the highest id in the sequence, which is how CLIP found the end of a text."""
 
 
-class JointEmbedding(Head):
+class OfVectors(Head):
+    """What heads have in common that make a vector for each sequence."""
+
+    # Of a head that takes ids, the stack reads them too.
+    reads_vocab: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+
+class JointEmbedding(OfVectors):
     """A vector for each text or image in a space that both share (CLIP: Radford et al. 2021,
     arXiv:2103.00020, figure 3): normalize(proj(norm(pool(x))))."""
 
-    # With a pooling that goes by ids, the stack reads them too.
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
     pooling: JointPooling = "first"
     """How the states become one vector."""
     end_id: Annotated[int | None, Field(ge=0), OnlyWith("pooling", "end_token")] = UNSTATED
@@ -77,10 +90,6 @@ class JointEmbedding(Head):
     @property
     def vector_width(self) -> int:
         return number(self.d_out) or self.d_model
-
-    @property
-    def task(self) -> Task:
-        return "embed"
 
     def layout(self) -> Layout:
         parts: dict[str, Layout] = {}
@@ -142,13 +151,11 @@ class TwoMapEmbedding(JointEmbedding):
         )
 
 
-class AttentionPooling(Activated, Head):
+class AttentionPooling(Activated, OfVectors):
     """A vector for each sequence, which a learned query gathers by attention (Zhai et al. 2021,
     arXiv:2106.04560, section 3.2; SigLIP): normalize(y + ffn(norm(y))) with
     y = attn(query, x, x)."""
 
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads of the attention."""
     d_ff: Shared[Size]
@@ -164,14 +171,6 @@ class AttentionPooling(Activated, Head):
     def _check(self) -> Self:
         check_whole_heads(self.d_model, self.n_heads)
         return self
-
-    @property
-    def vector_width(self) -> int:
-        return self.d_model
-
-    @property
-    def task(self) -> Task:
-        return "embed"
 
     @property
     def _attention(self) -> MultiHead:
@@ -219,12 +218,10 @@ class AttentionPooling(Activated, Head):
         )
 
 
-class QueryPooling(Head):
+class QueryPooling(OfVectors):
     """A vector for each sequence, which a learned query gathers by attention without a map of its
     own: normalize(out(attend(query, k(x), v(x)))) (AIMv2: Fini et al. 2024, arXiv:2411.14402)."""
 
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads of the attention."""
     bias: bool = True
@@ -236,14 +233,6 @@ class QueryPooling(Head):
     def _check(self) -> Self:
         check_whole_heads(self.d_model, self.n_heads)
         return self
-
-    @property
-    def vector_width(self) -> int:
-        return self.d_model
-
-    @property
-    def task(self) -> Task:
-        return "embed"
 
     def layout(self) -> Layout:
         to = linear(self.d_model, self.d_model, bias=self.bias)

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.only_with import UNSTATED, NotWith, stated
-from zoo.slots import Embedding, Norm
-from zoo_components.frontend import Sizes, check_convolutions, convolution
+from zoo.slots import Norm
+from zoo_components.frontend import OfSignals, Sizes, check_convolutions, convolution
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
 
 
-class Waveform(Embedding):
+class Waveform(OfSignals):
     """Convolutions over the samples of a sound, which shorten it, and over the vectors that they
     make, for positions: the model is called with waveforms (batch, samples, 1). With
     y = projection(feature_norm(convolutions(x))), in which the vectors of padding become 0, it is
     dropout(norm(y + position_convolutions(y))); each convolution is followed by GELU (wav2vec 2.0:
     Baevski et al. 2020, arXiv:2006.11477, section 2)."""
 
-    takes_ids: ClassVar[bool] = False
-    site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {
         "d_conv": 6,
         "kernel_sizes": [3, 2],
@@ -83,14 +81,6 @@ class Waveform(Embedding):
     @property
     def shortest_sound(self) -> int:
         return shortest_input(self.kernel_sizes, self.strides)
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
 
     def layout(self) -> Layout:
         convolutions = {
@@ -180,15 +170,13 @@ class Waveform(Embedding):
         )
 
 
-class WaveformStem(Embedding):
+class WaveformStem(OfSignals):
     """Convolutions over the samples of a sound, which shorten it: the model is called with
     waveforms (batch, samples, 1). dropout(convolutions(x) + positions), where the first
     convolution, which has no bias, is followed by tanh and a norm of the whole sound, all times and
     channels together, and each other one by GELU (Moonshine: Jeffries et al. 2024,
     arXiv:2410.15608, section 3.1)."""
 
-    takes_ids: ClassVar[bool] = False
-    site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {
         "widths": [6, 8],
         "kernel_sizes": [3, 2, 1],
@@ -226,14 +214,6 @@ class WaveformStem(Embedding):
     @property
     def shortest_sound(self) -> int:
         return shortest_input(self.kernel_sizes, self.strides)
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
 
     @property
     def channels(self) -> list[tuple[int, int]]:

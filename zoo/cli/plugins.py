@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import NameType, Registries, components, json_option, path_type
+from zoo.cli.options import NameType, Registries, json_option, path_type
 from zoo.cli.output import print_json
 from zoo.cli.progress import count_bar
 
@@ -72,7 +72,9 @@ def _table(
 
 def _plugins(registry: Registry) -> list[str]:
     """Return what can be checked, as `ffn.mlp` and `source.local`."""
-    return [*components(registry), *(f"source.{kind}" for kind in registry.sources)]
+    from zoo.reports.listing import every_plugin
+
+    return every_plugin(registry)
 
 
 @plugin.command()
@@ -96,8 +98,9 @@ def check(
     source, as in `source.local`, must pass those of docs/share.md.
     """
     registry = registries()
-    from zoo.plugin_kit.check import check_plugins, every_plugin, matching_plugins
+    from zoo.plugin_kit.check import check_plugins
     from zoo.plugin_kit.report import Report, failures
+    from zoo.reports.listing import every_plugin, matching_plugins
 
     matching = (matching_plugins(name, registry) or [name] for name in names)
     wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)

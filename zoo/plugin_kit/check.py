@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -29,20 +28,9 @@ from zoo.plugin_kit.workers import Workers
 from zoo.plugin_kit.written import written
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
+from zoo.reports.listing import every_plugin
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
-
-
-def every_plugin(registry: Registry) -> list[str]:
-    """Return the plugins of a registry, as `slot.kind`, and its sources, as `source.kind`."""
-    groups = {**registry.plugins, SOURCE: registry.sources}
-    return [f"{group}.{kind}" for group, kinds in groups.items() for kind in kinds]
-
-
-def matching_plugins(pattern: str, registry: Registry) -> list[str]:
-    """Return the plugins whose name, slot, or both together match, as `zoo list` does."""
-    every = every_plugin(registry)
-    return [one for one in every if any(fnmatchcase(p, pattern) for p in (one, *one.split(".")))]
 
 
 def check_plugins(

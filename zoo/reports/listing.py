@@ -5,9 +5,8 @@ Only the registries are read: no plugin is imported, and no file of a published 
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from zoo.errors import Problem, RegistryError
@@ -39,6 +38,17 @@ def list_components(pattern: str | None = None, *, registry: Registry | None = N
     or both together match. Arguments and errors are those of `list_models`."""
     rows = _rows(load_registry() if registry is None else registry, pattern)
     return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
+
+
+def every_plugin(registry: Registry) -> list[str]:
+    """Return the plugins of a registry, as `slot.kind`, and its sources, as `source.kind`."""
+    groups = {**registry.plugins, SOURCE: registry.sources}
+    return [f"{group}.{kind}" for group, kinds in groups.items() for kind in kinds]
+
+
+def matching_plugins(pattern: str, registry: Registry) -> list[str]:
+    """Return those of `every_plugin` that match, as `list_components` does."""
+    return [plugin for plugin in every_plugin(registry) if _is_like(plugin, pattern)]
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
@@ -77,12 +87,12 @@ def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
     `TypeError` for a pattern that is no text."""
     if not isinstance(pattern, str | None):
         raise TypeError(f"`pattern` is a text such as `mlp*`, not {type(pattern).__name__}")
-    is_like = re.compile(fnmatch.translate(pattern or "*")).match
-    models = [_row(entry) for name, entry in registry.models.items() if is_like(name)]
+    pattern = pattern or "*"
+    models = [_row(entry) for name, entry in registry.models.items() if fnmatchcase(name, pattern)]
     models += [
         {"name": name, "target": f"{name}.toml", "registry": str(folder)}
         for name, folder in registry.catalog.names().items()
-        if is_like(name)
+        if fnmatchcase(name, pattern)
     ]
     return {
         "models": [(row, None) for row in sorted(models, key=lambda row: row["name"])],
@@ -90,14 +100,19 @@ def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
             (_row(entry, slot=slot), entry)
             for slot, plugins in registry.plugins.items()
             for name, entry in sorted(plugins.items())
-            if is_like(name) or is_like(slot) or is_like(f"{slot}.{name}")
+            if _is_like(f"{slot}.{name}", pattern)
         ],
         "sources": [
             (_row(entry, slot=SOURCE), entry)
             for name, entry in sorted(registry.sources.items())
-            if is_like(name) or is_like(SOURCE) or is_like(f"{SOURCE}.{name}")
+            if _is_like(f"{SOURCE}.{name}", pattern)
         ],
     }
+
+
+def _is_like(plugin: str, pattern: str) -> bool:
+    """Whether the name of a plugin, its slot, or both together (`slot.kind`) match."""
+    return any(fnmatchcase(part, pattern) for part in (plugin, *plugin.split(".")))
 
 
 def _row(entry: Entry, **more: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.model_files import RECIPE, TARGET_TOKENIZER, TOKENIZER
 from zoo.reports.table import Value, cell, differing, laid_out
-from zoo.training.checkpoint_state import checkpoints, read_state
+from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training_files import CHECKPOINTS, METRICS
 from zoo.weights.file import weights_path
@@ -86,7 +86,7 @@ class TrainingRun:
         if found is None and not saved and weights_path(path).exists():
             message = f"{quoted(folder)} holds a model, and no {METRICS} of its training"
             raise TrainingError(Problem(message, help="`zoo score` measures it again"))
-        ended = found is not None and (not saved or _step(saved[-1]) <= found["steps"])
+        ended = found is not None and (not saved or step_of(saved[-1]) <= found["steps"])
         if found is not None and ended:
             spec = {**read_header(weights_path(path)).spec, "name": None}
             measured, history = found, found["history"]
@@ -263,10 +263,6 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not {"steps", "loss", "history"} <= found.keys():
         raise TrainingError(Problem("these are no measurements of a run", Place(str(path))))
     return found
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _paths(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -15,16 +15,20 @@ from zoo.wording import quoted
 
 STATE = "state.json"
 """The file of a checkpoint that says where the run was."""
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-\d{8,}")
 UNREADABLE = "without its folder, `--resume` goes on from the one before, or begins anew"
 """What helps where a checkpoint cannot be read."""
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first."""
-    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*")}
-    steps = {path: int(name[1]) for path, name in found.items() if name}
-    return sorted(steps, key=steps.__getitem__)
+    found = (path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written, by its name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def checkpoint_of(folder: Path, step: int) -> Path:

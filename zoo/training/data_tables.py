@@ -15,6 +15,13 @@ Two = Annotated[tuple[Column, Column], Field(strict=False)]
 TwoNames = Annotated[tuple[str, str], Field(strict=False)]
 HeldOut = Count | str
 """Held-out data: a number of source sentences of the training data, or a file of its own."""
+SeedOfParts = Annotated[
+    Seed | None,
+    Field(
+        description="The seed of what is held out by number; by default the recipe's. If it is "
+        "stated, runs with other seeds learn and are measured on the same data."
+    ),
+]
 
 
 One = TypeVar("One", int, str)
@@ -59,9 +66,7 @@ class Tsv(Parts):
     are taken out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
-    seed: Seed | None = None
-    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
-    other seeds learn and are measured on the same data."""
+    seed: SeedOfParts = None
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
@@ -92,9 +97,7 @@ class Parallel(Parts):
     are taken out of the training data, or two files."""
     test: Count | Files = 0
     """The data that the result is measured on, likewise."""
-    seed: Seed | None = None
-    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
-    other seeds learn and are measured on the same data."""
+    seed: SeedOfParts = None
 
 
 class Text(Parts):
@@ -109,9 +112,7 @@ class Text(Parts):
     are taken out of the training data with all their repetitions, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
-    seed: Seed | None = None
-    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
-    other seeds learn and are measured on the same data."""
+    seed: SeedOfParts = None
     packed: bool = False
     """Whether lines, also blank ones, are joined in their order, each with its begin and end, and
     cut into sequences of `max_length` tokens for training and for `valid`. A sequence may hold
@@ -141,9 +142,7 @@ class Datasets(Parts):
     are taken out of the training data, or a split."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
-    seed: Seed | None = None
-    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
-    other seeds learn and are measured on the same data."""
+    seed: SeedOfParts = None
     packed: bool = False
     """For text: whether examples are joined and cut, as for the kind `text`."""
 
@@ -173,9 +172,7 @@ class Jsonl(Parts):
     are taken out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
-    seed: Seed | None = None
-    """The seed of what is held out by number; by default the recipe's. If it is stated, runs with
-    other seeds learn and are measured on the same data."""
+    seed: SeedOfParts = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
