@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks import forward, generation, growth, limits, measure, training
 from benchmarks.__main__ import run
 from benchmarks.growth import Curve, Size
-from benchmarks.measure import Ratio, Samples, in_turn
+from benchmarks.measure import Ratio, Samples, in_turn, timed
 from benchmarks.page import Results, table
 from benchmarks.peers import hugging_face
 from benchmarks.place import Place
@@ -127,6 +127,13 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     assert ratio.ratio == 0.75
     assert not ratio.kept
     assert "| 3 s | 2 s | **0.75** | 0.50 … 1.50 | 0.70 | missed |" in table([ratio])
+
+
+def test_what_is_timed_runs_although_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SHORTEST", 0.0)
+    calls: list[int] = []
+    assert timed(lambda: calls.append(1))() > 0
+    assert calls == [1]
 
 
 def test_cases_run_in_turn_after_warming_up() -> None:
