@@ -23,9 +23,9 @@ from benchmarks import (
 )
 from benchmarks.measure import progress
 from benchmarks.place import CPU, Place
-from zoo.devices import usable_device
-from zoo.dtypes import usable_dtype
 from zoo.errors import ZooError
+from zoo.machine.devices import usable_device
+from zoo.weights.dtypes import usable_dtype
 
 
 class Suite(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from benchmarks.place import CPU, Place
-from zoo.memory import Arena
+from zoo.machine.memory import Arena
 
 OF_PRODUCTS = 1 / 0.80
 """The bar of a forward pass: 80 % of the rate of matrix products."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.atomic import copy_synced, make_folder, new_file, new_folder, write_text
+from zoo.files.atomic import copy_synced, make_folder, new_file, new_folder, write_text
 
 SPEC = """
 format = 1

@@ -18,7 +18,7 @@ from trials import KEYS, Refused, spec
 import zoo
 from zoo.budget import Budget
 from zoo.cli import run
-from zoo.file_hints import inside, near
+from zoo.files.hints import inside, near
 from zoo.resolving.usage import MAX_NOTES
 
 

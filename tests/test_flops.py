@@ -14,7 +14,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.prepacking import WIDTH as BAG
+from zoo.machine.prepacking import WIDTH as BAG
 from zoo.reports.flops import human_flops
 
 T = 24

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.memory import CHUNK, PAGE, SMALL, Arena, Scratch, collapse
+from zoo.machine.memory import CHUNK, PAGE, SMALL, Arena, Scratch, collapse
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 SIZES = [1, SMALL // 4, SMALL // 4 + 1, PAGE // 4, 64, CHUNK // 12, CHUNK // 8 + 16, PAGE]

@@ -19,7 +19,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
-from zoo.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH
+from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
@@ -149,7 +149,7 @@ def test_more_rows_in_bfloat16(bias: bool, rows: int) -> None:
 
 
 def test_a_processor_without_products_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zoo.prepacking.ONEDNN_DTYPES", (torch.float32,))
+    monkeypatch.setattr("zoo.machine.prepacking.ONEDNN_DTYPES", (torch.float32,))
     f = made().bfloat16()
     f.pack(ROWS)
     assert f.packed is None
@@ -174,7 +174,7 @@ def test_bags_are_for_one_row() -> None:
 
 def test_a_torch_without_bags(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on ARM."""
-    monkeypatch.setattr("zoo.prepacking.HAS_BAGS", False)
+    monkeypatch.setattr("zoo.machine.prepacking.HAS_BAGS", False)
     f, x = made(), torch.randn(1, 5)
     f.pack(1)
     with torch.inference_mode(), Called() as run:

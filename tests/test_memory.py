@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.memory_limit import memory_limit
+from zoo.machine.memory_limit import memory_limit
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         10 kB\nSwapTotal:       200 kB\n"
 KB = 1024

@@ -19,8 +19,8 @@ import zoo
 from zoo.cache import Cache
 from zoo.cli import run
 from zoo.errors import InputError
-from zoo.fixed_cache import FixedCache
 from zoo.generation import recorded
+from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.prompts import read_ids
 from zoo.generation.recorded import RecordedDecoding
 from zoo.plugin_kit.tape import Tape

@@ -16,7 +16,7 @@ from toy_training import PAIRS, RECIPE, write_toy
 import zoo
 from zoo.cli import run
 from zoo.errors import InputError, TrainingError
-from zoo.model_files import RECIPE as RECIPE_FILE
+from zoo.files.of_model import RECIPE as RECIPE_FILE
 from zoo.reports.results import TrainingRun, by_seed
 
 SPEC = """\

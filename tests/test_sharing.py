@@ -19,7 +19,7 @@ from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
-from zoo.model_files import SELECTED, find_files
+from zoo.files.of_model import SELECTED, find_files
 from zoo.provenance.card import LicenseWarning
 from zoo.store.files import Store, digests
 from zoo.store.refs import refs, write_ref

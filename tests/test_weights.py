@@ -23,7 +23,7 @@ from torch.ao.nn.quantized.dynamic import Linear as DynamicallyQuantized
 from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
-from zoo.threads import on_all_cores
+from zoo.machine.threads import on_all_cores
 
 TABLE = "decoder.embed.tokens.weight"
 ALIASES = ("encoder.embed.tokens.weight", "head.out.weight")

@@ -15,17 +15,17 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from zoo.counts import check_seed
-from zoo.devices import usable_device
-from zoo.dtypes import usable_dtype
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.initial import empty, fill_initial, too_large
-from zoo.memory import Arena
-from zoo.memory_limit import memory_limit
+from zoo.machine.devices import usable_device
+from zoo.machine.memory import Arena
+from zoo.machine.memory_limit import memory_limit
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import usable_dtype
 from zoo.weights.held_tensors import DESCRIPTION, differences_from_spec, owners, stored
 
 if TYPE_CHECKING:

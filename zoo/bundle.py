@@ -3,7 +3,7 @@
     spec.toml            the resolved spec, as in the weights
     model.safetensors    the weights, or shards with their index
     README.md            the model card
-    tokenizer.json ...   the other files of the model (`zoo.model_files.BESIDES`)
+    tokenizer.json ...   the other files of the model (`zoo.files.of_model.BESIDES`)
     zoo.lock             the digest of each file, and the versions that made the model
     model.sig            a signature, if it was signed
 
@@ -20,15 +20,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, link_problem, selected
+from zoo.files.atomic import copy_synced, make_folder, new_folder, write_text
+from zoo.files.of_model import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, link_problem, selected
+from zoo.machine.threads import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, read_lock, torch_version
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry
-from zoo.threads import on_all_cores
 from zoo.weights.file import Header, changed_tensors
 from zoo.weights.open_file import cannot_read
 from zoo.weights.output_names import check_output_name

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, SpecError
+from zoo.files.endless import check_ends
 from zoo.toml.limits import too_deep
 from zoo.wording import dotted, nearest, quoted
 
@@ -121,7 +121,7 @@ def read_document(
     try:
         # As `zoo.weights.file.is_file_name`, which no start has to import for this.
         if path.suffix.lower() == ".safetensors" and path.is_file():
-            from zoo.file_hints import of_saved  # here: only a mistake needs it
+            from zoo.files.hints import of_saved  # here: only a mistake needs it
 
             raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))
         check_ends(path)
@@ -155,7 +155,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
         near = nearest(path.name, (other.name for other in others))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
-        from zoo.file_hints import inside  # here: only a mistake needs it
+        from zoo.files.hints import inside  # here: only a mistake needs it
 
         return f"{name} is a directory", inside(path)
     if isinstance(error, OSError):

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from zoo.atomic import new_folder
 from zoo.counts import check_count
-from zoo.dtypes import by_dtype, dtype_name
 from zoo.errors import Place, Problem, WeightsError, checked_output
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
@@ -31,12 +29,14 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
+from zoo.files.atomic import new_folder
+from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import parse_json
 from zoo.loading import load
-from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import by_dtype, dtype_name
 from zoo.weights.file import laid_out
 from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name

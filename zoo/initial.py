@@ -9,7 +9,7 @@ import torch
 from zoo.distribution import Distribution
 from zoo.errors import Problem, ZooError
 from zoo.fill import Runs, fill
-from zoo.memory import Arena, Scratch
+from zoo.machine.memory import Arena, Scratch
 from zoo.registering.plugin_errors import plugin_code
 from zoo.spec import ModelSpec
 

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from zoo.errors import InputError, Problem
 from zoo.linear import Linear, is_compiled
-from zoo.memory import collapse
-from zoo.prepacking import HAS_BAGS, bags
+from zoo.machine.memory import collapse
+from zoo.machine.prepacking import HAS_BAGS, bags
 
 WIDTH = 128
 """The rows of a block. Of 48 to 256, blocks of 192 are read fastest on two Zen 4 cores; these take
@@ -41,8 +41,8 @@ class Int8Matrix(nn.Module):
     """A matrix w (rows, columns) as integers q of 8 bits and a scale s of each row: s is max |w| /
     127, and q is w / s, rounded to nearest, ties to even. So |w - q s| <= s / 2.
 
-    Products with few rows are embedding bags, as in `zoo.prepacking.OneRow`, of the tables of bytes
-    that FBGEMM reads. Inputs are not quantized, and sums are added in float32.
+    Products with few rows are embedding bags, as in `zoo.machine.prepacking.OneRow`, of the tables
+    of bytes that FBGEMM reads. Inputs are not quantized, and sums are added in float32.
 
     `codes`, (blocks, columns, WIDTH + TAIL), holds q + 128 of the columns of every `WIDTH` rows,
     and FBGEMM's factor 1 and summand -128; beyond the last row, q is 0. `scale` is (rows,), in

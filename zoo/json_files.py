@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.document import Document
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
-from zoo.file_hints import inside
+from zoo.files.endless import check_ends
+from zoo.files.hints import inside
 from zoo.wording import quoted
 
 MAX_BYTES = 10_000_000

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from zoo.prepacking import (
+from zoo.machine.prepacking import (
     AVAILABLE,
     AVX2_ONLY,
     POINTWISE,

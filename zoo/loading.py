@@ -13,10 +13,9 @@ import torch
 
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
-from zoo.devices import usable_device
-from zoo.dtypes import usable_dtype
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.layout import Tensor
+from zoo.machine.devices import usable_device
 from zoo.provenance.lock import Lock, check_locked
 from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
 from zoo.reading import made_with_others, spec_of_weights
@@ -25,6 +24,7 @@ from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import Found, find_weights
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import usable_dtype
 from zoo.weights.file import MENDING, Header, Record
 from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.weights.load_report import LoadReport, TensorReport

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
 from zoo.json_files import JsonFile, read_json
-from zoo.model_files import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
 
 def _nothing(source: str | Path, registry: Registry) -> Problem:
     """Return the error for a source that neither exists nor is registered."""
-    from zoo.file_hints import neighbours, of_no_model  # here: only a mistake needs it
+    from zoo.files.hints import neighbours, of_no_model  # here: only a mistake needs it
 
     name, files = str(source), neighbours(Path(source))
     if isinstance(source, Path):

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 import zoo
 from zoo.errors import Problem, WeightsError, checked_output
 from zoo.int8 import has_int8
+from zoo.machine.threads import on_all_cores
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
-from zoo.threads import on_all_cores
 from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
 from zoo.weights.held_tensors import (

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from zoo.atomic import new_file
 from zoo.bundle import SIGNATURE_NAME, Bundle, read_bundle
 from zoo.errors import Place, Problem, WeightsError, ZooError
+from zoo.files.atomic import new_file
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -133,8 +133,8 @@ class Attention(Sublayer):
     """The width of the memory for keys and values; None in self-attention."""
     recordable: ClassVar[bool] = False
     """Whether an `incremental` attention also takes the cache of a step that is recorded
-    (`zoo.fixed_cache`): `cache.extend` then returns room for all tokens there will be, of which
-    `mask` hides what is empty, so that the query is not the last of the keys: it is at
+    (`zoo.generation.fixed_cache`): `cache.extend` then returns room for all tokens there will be,
+    of which `mask` hides what is empty, so that the query is not the last of the keys: it is at
     `cache.places(1, n_keys)`. Of a mask, `cache.of_new(mask, 1)` is the column of the new token. No
     operation waits for the GPU."""
     reads: ClassVar[str | None] = None

@@ -12,14 +12,14 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
-from zoo.idle_values import IdleValues, idle_placements
-from zoo.missing_keys import MissingKeys
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
-from zoo.value_errors import deepest, nearest_literal, path_in, value_message
+from zoo.validating.idle_values import IdleValues, idle_placements
+from zoo.validating.missing_keys import MissingKeys
+from zoo.validating.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
-from zoo.atomic import new_folder
 from zoo.errors import Problem
+from zoo.files.atomic import new_folder
 from zoo.source import Access, Source, SourceError, Stream
 
 _CHUNK = 1 << 20

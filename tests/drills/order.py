@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from zoo.atomic import TEMPORARY
+from zoo.files.atomic import TEMPORARY
 
 _PASSING = {"work", "partial", "trash"}
 """Folders of the store in which no name is a promise."""

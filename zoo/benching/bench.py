@@ -16,17 +16,17 @@ from zoo.benching.rounds import Case, is_out_of_memory, measure
 from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, phases
 from zoo.building import build
 from zoo.byte_counts import human_bytes
-from zoo.devices import usable_device
-from zoo.dtypes import dtype_name, usable_dtype
 from zoo.errors import InputError, Problem, ZooError
 from zoo.initial import n_bytes_of
-from zoo.memory_limit import memory_limit
+from zoo.machine.devices import usable_device
+from zoo.machine.memory_limit import memory_limit
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
 from zoo.reports.flops import check_called
 from zoo.reports.table import names_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import dtype_name, usable_dtype
 from zoo.wording import did_you_mean, quoted
 
 FEWEST_ROUNDS = 5

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from zoo.auxiliary import auxiliary_loss
-from zoo.devices import input_device
 from zoo.generation import stream
+from zoo.machine.devices import input_device
 from zoo.reports.flops import count_forward
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

@@ -124,7 +124,7 @@ def lock(registries: Registries, spec: str, output: Path | None, as_json: bool) 
     `zoo build --locked` then refuses anything else. SPEC is a file. A folder has one lock: that of
     another spec is replaced, and named.
     """
-    from zoo.atomic import write_text
+    from zoo.files.atomic import write_text
     from zoo.provenance.lock import LOCK_NAME, lock_of
     from zoo.reading import read_spec
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from zoo.building import build
 from zoo.bundle import is_bundle
 from zoo.cli.progress import bytes_bar
-from zoo.devices import usable_device
-from zoo.dtypes import dtype_name, usable_dtype
 from zoo.errors import Place, Problem, SpecError, WeightsError
+from zoo.files.of_model import COMPANIONS, SELECTED, find_files
 from zoo.initial import n_bytes_of
-from zoo.model_files import COMPANIONS, SELECTED, find_files
+from zoo.machine.devices import usable_device
 from zoo.saving import described
 from zoo.spec import ModelSpec
+from zoo.weights.dtypes import dtype_name, usable_dtype
 from zoo.weights.file import is_file_name, weights_path
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.reader import read_header

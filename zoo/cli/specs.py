@@ -248,8 +248,8 @@ def show(
         return
     found, _ = read_source(spec, registry)
     if svg is not None:
-        from zoo.atomic import write_text
         from zoo.drawing import to_svg
+        from zoo.files.atomic import write_text
 
         write_text(svg, to_svg(found))
     if svg is None or asked or as_json:
@@ -337,7 +337,7 @@ def schema(registries: Registries, what: str, output: Path | None) -> None:
 
     It has all registered components. With `recipe`, it is the schema of recipes for training.
     """
-    from zoo.atomic import write_text
+    from zoo.files.atomic import write_text
     from zoo.schema.specs import schema_text, spec_schema
 
     if what == "recipe":

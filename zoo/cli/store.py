@@ -98,9 +98,9 @@ def push(
     such as `s3://bucket/folder`. The command writes the model's file, with which others can pull
     it. Files that do not belong to a model are left out, and named.
     """
-    from zoo.atomic import write_text
     from zoo.errors import Problem, ZooError, noted
-    from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+    from zoo.files.atomic import write_text
+    from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
     from zoo.publishing.pushing import push
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import read_json
-from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.header_json import read_entries
 from zoo.weights.open_file import cannot_read

@@ -21,7 +21,7 @@ from zoo.families.quantized.tensor import Quantized
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty
-from zoo.memory import Scratch
+from zoo.machine.memory import Scratch
 from zoo.spec import ModelSpec
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.open_file import STEP

@@ -35,7 +35,7 @@ from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
 from zoo.families.expression import names_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
-from zoo.value_errors import Format, nearest_literal, value_message
+from zoo.validating.value_errors import Format, nearest_literal, value_message
 from zoo.wording import did_you_mean, dotted, quoted
 
 MAX_PARENTS = 8

@@ -35,8 +35,8 @@ from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
+from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
 from zoo.json_files import JsonFile, json_value, read_json
-from zoo.model_files import ADAPTER_CONFIG, COMPANIONS
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Record

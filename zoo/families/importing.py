@@ -12,7 +12,6 @@ from typing import BinaryIO
 import torch
 
 import zoo
-from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Problem, WeightsError, checked_output, checked_path
 from zoo.families.conversion import Conversion, steps_of
@@ -20,7 +19,8 @@ from zoo.families.import_plan import Import, plan_import
 from zoo.families.origin import write_companions
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
-from zoo.model_files import WEIGHTS
+from zoo.files.atomic import new_folder
+from zoo.files.of_model import WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry
 from zoo.weights.file import Header

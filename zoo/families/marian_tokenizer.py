@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.origin import Companion
-from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
+from zoo.files.of_model import TARGET_TOKENIZER, TOKENIZER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -11,7 +11,7 @@ from threading import Lock
 from types import TracebackType
 from typing import BinaryIO
 
-from zoo.atomic import sync
+from zoo.files.atomic import sync
 
 _SYNC_BYTES = 1 << 26
 """Bytes after which a sync is started, so that the disk writes while further tensors are made."""

@@ -20,7 +20,7 @@ from zoo.document import Document, read_document
 from zoo.errors import Problem, SpecError
 from zoo.families.config import Config
 from zoo.families.expression import ExpressionError
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 from zoo.wording import dotted, quoted
 
 FILE_NAME = "vocabulary.toml"

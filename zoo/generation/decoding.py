@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
-from zoo.memory_limit import memory_limit
+from zoo.machine.devices import input_device
+from zoo.machine.memory_limit import memory_limit
 from zoo.purpose import Generation
 from zoo.sharding.parts import is_fetched
 from zoo.slots import Head

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from zoo.dtypes import by_dtype, several_dtypes
 from zoo.errors import WeightsError
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import by_dtype, several_dtypes
 from zoo.weights.held_tensors import stored
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, Memory, describe, encode, no_values
 from zoo.generation.prompts import (
@@ -22,6 +21,7 @@ from zoo.generation.prompts import (
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
+from zoo.machine.devices import input_device
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
 from zoo.wording import counted

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import KeyPath
 from zoo.errors import InputError, Problem
-from zoo.value_errors import nearest_literal, path_in, value_message
+from zoo.validating.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import did_you_mean, quoted
 
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem
-from zoo.fixed_cache import FixedCache
 from zoo.generation.decoding import Decoding, Memory, describe
+from zoo.generation.fixed_cache import FixedCache
+from zoo.machine.devices import input_device
 from zoo.transformer import Transformer
 
 _checked: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zoo.errors import InputError, Problem, ZooError
-from zoo.media_files import open_media
+from zoo.files.media import open_media
 
 if TYPE_CHECKING:
     from PIL.Image import Image

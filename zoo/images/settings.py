@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from zoo.errors import Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 from zoo.wording import allowed, did_you_mean, dotted, quoted
 
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from zoo.cache import Cache
 from zoo.context import LayerContext
-from zoo.fixed_cache import FixedCache
+from zoo.generation.fixed_cache import FixedCache
 from zoo.plugin_kit.assertions import SAME, close, takes_many
 from zoo.plugin_kit.attending import AttendingDriver
 from zoo.plugin_kit.inputs import (

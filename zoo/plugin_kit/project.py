@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from zoo.atomic import write_text
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError
+from zoo.files.atomic import write_text
 from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE, SOURCE
 from zoo.registry import load_registry
 from zoo.slots import SLOTS

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from zoo.document import Document
 from zoo.errors import Problem
-from zoo.model_files import SELECTED, selected
+from zoo.files.of_model import SELECTED, selected
 from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry

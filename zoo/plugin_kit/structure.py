@@ -20,7 +20,7 @@ from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 
 
 def schema(cls: type[Plugin]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from zoo.component import fields_of
-from zoo.fixed_cache import FixedCache
 from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
+from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.prompts import Rows
 from zoo.plugin_kit.assertions import SAME, close, expect, expect_call
 from zoo.plugin_kit.driver import Driver, Way

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, ZooError
+from zoo.files.endless import check_ends
 from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
 from zoo.spec import ModelSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Place, Problem
+from zoo.files.of_model import SELECTED, find_files, link_problem
 from zoo.loading import load
-from zoo.model_files import SELECTED, find_files, link_problem
 from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
@@ -50,7 +50,7 @@ def push(
     manifest_folder: Path | None = None,
     writing: Callable[[int], AbstractContextManager[OnBytes]] = lambda n: nullcontext(_unseen),
 ) -> Pushed:
-    """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
+    """Publish the model in a folder: its own files (`zoo.files.of_model.SELECTED`) and no others.
 
     Args:
         folder: the folder with the weights and the other files of the model. A bundle must hold

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import InputError, Place, Problem, TrainingError
-from zoo.model_files import RECIPE, TARGET_TOKENIZER, TOKENIZER
+from zoo.files.of_model import RECIPE, TARGET_TOKENIZER, TOKENIZER
+from zoo.files.of_training import CHECKPOINTS, METRICS
 from zoo.reports.table import Value, cell, differing, laid_out
 from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training_files import CHECKPOINTS, METRICS
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted

@@ -17,14 +17,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import CHAT_TEMPLATE, TOKENIZER_CONFIG
+from zoo.files.of_model import CHAT_TEMPLATE, TOKENIZER_CONFIG
 from zoo.running.tokenizer_config import (
     TokenizerConfig,
     read_special_tokens,
     read_tokenizer_config,
     read_utf8,
 )
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 from zoo.wording import quoted
 
 Chat = Sequence[Mapping[str, Any]]

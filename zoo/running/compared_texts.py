@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
+from zoo.machine.devices import input_device
 from zoo.running.batches import outputs_of
 from zoo.running.text import Text
 from zoo.running.tokenizer_config import read_special_tokens

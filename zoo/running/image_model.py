@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, WeightsError, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
@@ -19,6 +18,7 @@ from zoo.images.files import pillow, read_image
 from zoo.images.pixels import pixels_of
 from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
 from zoo.loading import load
+from zoo.machine.devices import input_device
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.of_model import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.json_files import read_json
-from zoo.model_files import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.purpose import Transcription
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.wording import quoted

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import no_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import read_ids
+from zoo.machine.devices import input_device
 from zoo.purpose import Generation
 from zoo.running.text import Tokenized
 from zoo.running.text_model import TextModel

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoo.errors import InputError, Problem
-from zoo.model_files import PIECES, TOKENIZER, VOCABULARY
+from zoo.files.of_model import PIECES, TOKENIZER, VOCABULARY
 from zoo.running.letters import UNKNOWN, token_ids
 from zoo.running.text import Numbers, Tokens
 from zoo.running.tokenizer_config import read_special_tokens, states

@@ -11,9 +11,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.of_model import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
 from zoo.json_files import read_json
-from zoo.model_files import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 
 
 class _Prompts(BaseModel):

@@ -20,7 +20,7 @@ from zoo.generation.methods import (
     outside_vocabulary,
 )
 from zoo.running.settings_file import read_values, unreadable
-from zoo.value_errors import deepest, value_message
+from zoo.validating.value_errors import deepest, value_message
 
 TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""

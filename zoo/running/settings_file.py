@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
-from zoo.model_files import SETTINGS
+from zoo.files.endless import check_ends
+from zoo.files.of_model import SETTINGS
 
 
 def read_values(folder: Path, config: str | None) -> tuple[Any, Path]:

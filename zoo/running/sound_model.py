@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
+from zoo.machine.devices import input_device
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from zoo.errors import InputError, Problem
-from zoo.model_files import TOKENIZER
+from zoo.files.of_model import TOKENIZER
 from zoo.running.text import PARTIAL, Text
 from zoo.running.tokenizer_file import check_text
 

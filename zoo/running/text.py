@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import PIECES, SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
+from zoo.files.of_model import PIECES, SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.sentence_texts import (
     CutWarning,
     default_prompt,

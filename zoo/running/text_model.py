@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
+from zoo.machine.devices import input_device
 from zoo.purpose import Reading, Task
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked

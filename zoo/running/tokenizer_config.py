@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.endless import check_ends
+from zoo.files.of_model import SPECIAL_TOKENS, TOKENIZER_CONFIG
 from zoo.json_files import parse_json
-from zoo.model_files import SPECIAL_TOKENS, TOKENIZER_CONFIG
 
 
 class NamedTemplate(BaseModel):

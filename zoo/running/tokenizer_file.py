@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.endless_files import check_ends
 from zoo.errors import InputError, Place, Problem, WeightsError, ZooError
+from zoo.files.endless import check_ends
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:

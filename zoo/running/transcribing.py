@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation import Beam, Sampling
 from zoo.generation.decoding import Decoding, Memory, check_numbers, encode
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import Method
 from zoo.generation.prompts import Rows
+from zoo.machine.devices import input_device
 from zoo.running.asked import Asked
 from zoo.running.generating import Writer
 from zoo.running.speech import SpeechSettings

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zoo.devices import usable_device
 from zoo.errors import Problem, ZooError
+from zoo.machine.devices import usable_device
 from zoo.wording import did_you_mean
 
 DATA = ("fsdp", "dp")

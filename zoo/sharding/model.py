@@ -11,11 +11,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-from zoo.dtypes import by_dtype, several_dtypes
 from zoo.errors import Place, WeightsError
 from zoo.sharding.cutting import cut
 from zoo.sharding.mesh import meshes_of
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import by_dtype, several_dtypes
 from zoo.weights.held_tensors import stored
 
 

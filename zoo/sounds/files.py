@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.media_files import open_media
+from zoo.files.media import open_media
 from zoo.wording import counted
 
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE

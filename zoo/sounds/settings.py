@@ -29,7 +29,7 @@ from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import HOP, RATE, WINDOW, log_mel
 from zoo.sounds.slaney import normalized_log_mel, slaney_log_mel
-from zoo.value_errors import value_message
+from zoo.validating.value_errors import value_message
 from zoo.wording import counted, did_you_mean, dotted, quoted
 
 INERT = frozenset(

@@ -57,7 +57,7 @@ def downloaded(
 
     Args:
         address: where they are.
-        patterns: which files, as in `zoo.model_files`.
+        patterns: which files, as in `zoo.files.of_model`.
         registry: names the kinds of sources.
         store: the place of the folder.
         on_total: called with the number of bytes to download.

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.atomic import TEMPORARY, make_folder
 from zoo.errors import Problem, ZooError
+from zoo.files.atomic import TEMPORARY, make_folder
 from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 from zoo.wording import quoted

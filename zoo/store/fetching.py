@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import Problem
-from zoo.model_files import ADAPTER_CONFIG, safe_path, selected
+from zoo.files.of_model import ADAPTER_CONFIG, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
@@ -40,7 +40,7 @@ def selected_files(
         source: the source.
         access: passed to it.
         name: the name of the model, for errors.
-        patterns: which files, as in `zoo.model_files`.
+        patterns: which files, as in `zoo.files.of_model`.
         imported: whether they are a checkpoint, or an adapter, to be imported.
 
     Raises:

@@ -26,10 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Place, Problem, ZooError
+from zoo.files.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
+from zoo.machine.threads import on_all_cores
 from zoo.store.pretrained import File
-from zoo.threads import on_all_cores
 from zoo.weights.open_file import STEP
 from zoo.wording import quoted
 

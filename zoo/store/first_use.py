@@ -10,9 +10,9 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import make_folder, remove_file, sync, sync_tree
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
+from zoo.files.atomic import make_folder, remove_file, sync, sync_tree
 from zoo.registering.catalog import MODEL_NAME
 from zoo.store.files import Store, StoreError, exists, store_unreadable
 from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table

@@ -9,8 +9,8 @@ from pathlib import Path
 from zoo.bundle import is_weights
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
-from zoo.file_hints import neighbours, of_no_model
 from zoo.file_kinds import is_manifest
+from zoo.files.hints import neighbours, of_no_model
 from zoo.registry import Registry
 from zoo.store.files import Store, damaged
 from zoo.store.lookup import find_stored

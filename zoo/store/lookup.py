@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.errors import Problem
-from zoo.file_hints import of_no_model
+from zoo.files.hints import of_no_model
 from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError, exists

@@ -32,9 +32,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, in_order
-from zoo.model_files import published_path
+from zoo.files.of_model import published_path
 from zoo.source import Source
-from zoo.value_errors import Format, nearest_literal, value_message
+from zoo.validating.value_errors import Format, nearest_literal, value_message
 from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:

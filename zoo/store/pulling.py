@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import named_in_errors
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, placed
-from zoo.model_files import CARDS, SELECTED, selected
+from zoo.files.atomic import named_in_errors
+from zoo.files.of_model import CARDS, SELECTED, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import fetch_all, left_of, selected_files

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from zoo.atomic import remove_file, write_text
 from zoo.errors import Place, Problem
+from zoo.files.atomic import remove_file, write_text
 from zoo.store.files import Store, StoreError, store_unreadable
 from zoo.store.pretrained import File
 from zoo.weights.header_json import json_object

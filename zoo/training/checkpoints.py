@@ -33,8 +33,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from zoo.atomic import sync, sync_tree
 from zoo.errors import Problem, TrainingError
+from zoo.files.atomic import sync, sync_tree
 from zoo.training.checkpoint_state import (
     STATE,
     UNREADABLE,

@@ -7,9 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import new_file, remove_file, write_text
 from zoo.families.origin import Companion, read_companions
-from zoo.model_files import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
+from zoo.files.atomic import new_file, remove_file, write_text
+from zoo.files.of_model import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.labels import published_config
 from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.training.reader_tokens import ReaderTokens

@@ -10,8 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.files.endless import check_ends
 from zoo.json_files import strict_json
 from zoo.training.data_tables import Datasets, Files, Jsonl, Parallel, Text, Tsv, two_of
 from zoo.training.fields import sides_of_row

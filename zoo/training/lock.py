@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, ZooError
+from zoo.files.of_training import LOCK
 from zoo.training.processes import in_first_process
-from zoo.training_files import LOCK
 from zoo.wording import quoted
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}

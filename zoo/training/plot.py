@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import new_file
+from zoo.files.atomic import new_file
 from zoo.training.extras import imported
 
 _DASHES = ("-", "--", "-.", ":")

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import TrainingError
 from zoo.generation.evaluating import evaluating
+from zoo.machine.devices import input_device
 from zoo.running.entities import OUTSIDE, marks_entities
 from zoo.running.labels import read_labels
 from zoo.running.perplexity import OnProgress, perplexity_of

@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.atomic import write_text
-from zoo.model_files import TOKENIZER
+from zoo.files.atomic import write_text
+from zoo.files.of_model import TOKENIZER
 from zoo.running.text import types_of
 from zoo.running.tokenizer_file import encode, encoded
 from zoo.training.sides import Reader

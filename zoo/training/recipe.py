@@ -38,7 +38,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
-from zoo.value_errors import deepest, nearest_literal, path_in, value_message
+from zoo.validating.value_errors import deepest, nearest_literal, path_in, value_message
 from zoo.wording import counted, did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 
 from zoo.errors import Problem, TrainingError
-from zoo.model_files import TOKENIZER
+from zoo.files.of_model import TOKENIZER
 from zoo.purpose import Generation
 from zoo.running.text import MASKS
 from zoo.training.published import UNPUBLISHED, Published

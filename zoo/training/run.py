@@ -14,12 +14,12 @@ from typing import Any
 import click
 import torch
 
-from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
-from zoo.dtypes import usable_dtype
 from zoo.errors import Problem, TrainingError
 from zoo.families.origin import with_files
-from zoo.model_files import RECIPE, WEIGHTS
+from zoo.files.atomic import write_text
+from zoo.files.of_model import RECIPE, WEIGHTS
+from zoo.files.of_training import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
 from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
@@ -38,8 +38,8 @@ from zoo.training.scores import score_test
 from zoo.training.sides import Reader, n_outputs, sides_of
 from zoo.training.split import Splits
 from zoo.training.tokens import AnyTokens
-from zoo.training_files import CHECKPOINTS, METRICS, PLOT
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import usable_dtype
 from zoo.wording import quoted
 
 

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import torch
 
-from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, TrainingError
+from zoo.files.of_model import RECIPE
 from zoo.generation import Beam, generate, quantize_weights
 from zoo.generation.decoding import no_values
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
-from zoo.model_files import RECIPE
+from zoo.machine.devices import input_device
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config

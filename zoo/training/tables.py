@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Size, contradiction
-from zoo.value_errors import Format
+from zoo.validating.value_errors import Format
 
 Positive = Annotated[float, Field(gt=0.0, le=1e30)]
 """A positive number within what the optimiser's arithmetic, which is in float32, can hold."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import write_text
 from zoo.errors import Problem, TrainingError
-from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
+from zoo.files.atomic import write_text
+from zoo.files.of_model import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.text import MASKS, mask_of
 from zoo.running.tokenizer_file import encoded, read_tokenizer, tokenizer_code
 from zoo.training.published import UNPUBLISHED, Published

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
-from zoo.model_files import RECIPE
+from zoo.files.of_model import RECIPE
+from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
 from zoo.store.collecting import sweep
 from zoo.training.checkpoint_state import checkpoints
@@ -30,7 +31,6 @@ from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_sides, check_specials, find_data, find_start
 from zoo.training.tokens import AnyTokens, read_tokens
-from zoo.training_files import CHECKPOINTS, LOCK
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted

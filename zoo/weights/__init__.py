@@ -1,6 +1,6 @@
 """Writing, reading and checking of weights on disk, in one safetensors file or in shards.
 
-held_tensors.py         the tensors that a model holds
+held_tensors.py         the tensors that a model holds; dtypes.py, their dtype
 file.py                 the file: its header and its layout; header_json.py, the JSON of any header
 shards.py               several files, with their index
 writer.py               writes them; output_names.py, under which names

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.header_json import LINE, as_object, is_shape, json_object, read_entries
 from zoo.wording import quoted
 

@@ -119,7 +119,7 @@ class OpenFile:
 
 
 def _no_such(path: Path, place: Place) -> WeightsError:
-    from zoo.file_hints import near  # here: only a mistake needs it
+    from zoo.files.hints import near  # here: only a mistake needs it
 
     return WeightsError(Problem("there is no such weights file", place, near(path)))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from blake3 import blake3 as blake3_of
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.threads import on_all_cores
+from zoo.machine.threads import on_all_cores
 from zoo.weights.file import (
     MAX_JSON_BYTES,
     MENDING,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.model_files import WEIGHTS_INDEX
+from zoo.files.of_model import WEIGHTS_INDEX
 from zoo.weights.file import KEY, Header, not_whole, parse_metadata
 from zoo.weights.header_json import as_object, json_object
 from zoo.weights.open_file import cannot_read

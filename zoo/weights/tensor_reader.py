@@ -9,9 +9,9 @@ import torch
 
 from zoo.errors import Place
 from zoo.initial import empty, fill_initial
-from zoo.memory import Arena, Scratch
+from zoo.machine.memory import Arena, Scratch
+from zoo.machine.threads import on_all_cores
 from zoo.spec import ModelSpec
-from zoo.threads import on_all_cores
 from zoo.weights.file import Record, changed_tensors
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.reader import Weights

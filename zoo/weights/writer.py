@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.atomic import new_file, remove_file
 from zoo.counts import check_count
-from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+from zoo.files.atomic import new_file, remove_file
+from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import Header, saved_path
 from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_bytes, plan_shards, shard_names, shards_in

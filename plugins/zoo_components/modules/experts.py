@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
 from zoo.linear import is_compiled, onednn_is_faster
-from zoo.prepacking import product
+from zoo.machine.prepacking import product
 from zoo.sharding.parts import entering, local, summed
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import is_autocast

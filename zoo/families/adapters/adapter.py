@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, check_folder, tensors_of
+from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
 from zoo.json_files import JsonFile, read_json
-from zoo.model_files import ADAPTER_CONFIG, COMPANIONS
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read
 from zoo.wording import quoted

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from zoo.model_files import RECIPE, WEIGHTS, WEIGHTS_INDEX
-from zoo.training_files import CHECKPOINTS
+from zoo.files.of_model import RECIPE, WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_training import CHECKPOINTS
 from zoo.wording import did_you_mean, nearest, quoted, typed
 
 _MOST = 4

@@ -9,8 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.endless_files import check_ends
 from zoo.errors import InputError, Problem
+from zoo.files.endless import check_ends
 
 
 @contextmanager

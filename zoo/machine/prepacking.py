@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from zoo.memory import collapse
+from zoo.machine.memory import collapse
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch has oneDNN; builds for Apple's processors do not."""
