@@ -74,6 +74,28 @@ def test_norms_without_weights_are_there_too() -> None:
     assert [found[f"decoder.{path}"] for path in paths] == ["rms_norm, weight false"] * 4
 
 
+@pytest.mark.parametrize("weight", [True, False])
+def test_norms_are_told_where_they_run_with_and_without_weights(weight: bool) -> None:
+    norm = {"kind": "rms_norm", "weight": weight}
+    latent = {"kind": "latent", "kv_lora_rank": 8, "q_lora_rank": 8, "v_head_dim": 8}
+    attention = {**latent, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "latent_norm": norm}
+    head = {"kind": "mlm", "norm": norm}
+    embedding = {"kind": "tokens", "norm": norm}
+    paths = list(
+        rows(
+            spec(builder="encoder", norm=norm, head=head, embedding=embedding, self_attn=attention)
+        )
+    )
+    around = [
+        ("encoder.embed.tokens", "encoder.embed.norm"),
+        ("encoder.layers", "encoder.norm"),
+        ("encoder.layers.self_attn.q_a_norm", "encoder.layers.self_attn.q_b_proj"),
+        ("encoder.layers.self_attn.kv_a_norm", "encoder.layers.self_attn.kv_b_proj"),
+        ("head.norm", "head.out"),
+    ]
+    assert [paths.index(before) < paths.index(after) for before, after in around] == [True] * 5
+
+
 @pytest.mark.parametrize(
     ("position", "path", "text"),
     [
@@ -415,6 +437,11 @@ def test_the_cache_in_words_where_layers_differ() -> None:
 def test_an_encoder_keeps_nothing() -> None:
     found = spec(builder="encoder", encoder={"self_attn": {"window": 8, "window_sides": "both"}})
     assert summary_data(found)["kv_cache_of_last_tokens"] == []
+
+
+def test_a_head_that_gathers_by_attention_keeps_nothing() -> None:
+    found = spec(builder="encoder", head="attention_pooling")
+    assert found.summary()["kv_cache_bytes_per_source_token"] == {"float32": 0, "bfloat16": 0}
 
 
 @pytest.mark.parametrize("sharing", [True, [0, 1, 0, 0]])

@@ -57,8 +57,7 @@ class StateScores(Head):
         parts: dict[str, Layout] = {}
         if self.dense != "none":
             parts["dense"] = linear(self.d_model, self.d_model, bias=bool(self.dense_bias))
-        if (norm := self.norm.layout()).parts:
-            parts["norm"] = norm
+        parts["norm"] = self.norm.layout()
         parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
         return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
 

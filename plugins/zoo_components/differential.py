@@ -78,13 +78,12 @@ class Differential(Attention):
         q, k = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         # A dot product of two vectors: each number of one is an input of one output.
         factor = Tensor((self.head_dim,), fan_in=self.head_dim, fan_out=1)
-        norm = self.head_norm.layout()
         parts: dict[str, Tensor | Layout] = {
             "q_proj": linear(self.d_model, q, bias="q" in self.bias),
             "k_proj": linear(key_width, k, bias="k" in self.bias),
             "v_proj": linear(key_width, k, bias="v" in self.bias),
             **dict.fromkeys(LAMBDAS, factor),
-            **({"head_norm": norm} if norm.parts else {}),
+            "head_norm": self.head_norm.layout(),
             "o_proj": linear(q, self.d_model, bias="o" in self.bias, residual=True),
         }
         return Layout(

@@ -107,8 +107,7 @@ class TokenEmbedding(Embedding):
         parts = {"tokens": embedding(stated(self.vocab), self.d_embed, cut=BY_VOCABULARY)}
         if self.n_types:
             parts["types"] = embedding(self.n_types, self.inner_width)
-        if (norm := self.norm.layout()).parts:
-            parts["norm"] = norm
+        parts["norm"] = self.norm.layout()
         if self.projection != "none":
             parts["proj"] = linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
         return Layout(parts, f"vocab {self.vocab}")
@@ -201,7 +200,7 @@ class ProjectedVectors(Embedding):
             "norm": self.norm.layout(),
             "projection": linear(self.n_features, self.d_model),
         }
-        return Layout({n: p for n, p in parts.items() if p.parts}, f"n_features {self.n_features}")
+        return Layout(parts, f"n_features {self.n_features}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.embedding import ProjectedVectors as Module

@@ -136,8 +136,7 @@ class MlmHead(Activated, LinearHead):
             name: linear(n_in, n_out, bias=self.dense_bias)
             for name, n_in, n_out in zip(("dense", "dense2"), widths, widths[1:], strict=False)
         }
-        norm = self.norm.layout()
-        parts = {**dense, **self.activation_parts(), **({"norm": norm} if norm.parts else {})}
+        parts = {**dense, **self.activation_parts(), "norm": self.norm.layout()}
         return Layout({**parts, **super().layout().parts}, self.kind)
 
     def build(self) -> "nn.Module":

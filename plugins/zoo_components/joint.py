@@ -92,9 +92,7 @@ class JointEmbedding(OfVectors):
         return number(self.d_out) or self.d_model
 
     def layout(self) -> Layout:
-        parts: dict[str, Layout] = {}
-        if (norm := self.norm.layout()).parts:
-            parts["norm"] = norm
+        parts = {"norm": self.norm.layout()}
         if (width := number(self.d_out)) is not None:
             parts["proj"] = linear(self.d_model, width, bias=bool(self.bias))
         return Layout(parts, self.kind)
@@ -201,10 +199,13 @@ class AttentionPooling(Activated, OfVectors):
 
     def layout(self) -> Layout:
         query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
-        parts: dict[str, Tensor | Layout] = {"query": query, "attn": self._attention.layout()}
-        if (norm := self.norm.layout()).parts:
-            parts["norm"] = norm
-        return Layout({**parts, "ffn": self._ffn.layout()}, self.kind)
+        parts: dict[str, Tensor | Layout] = {
+            "query": query,
+            "attn": self._attention.layout(),
+            "norm": self.norm.layout(),
+            "ffn": self._ffn.layout(),
+        }
+        return Layout(parts, self.kind, generates=False)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.joint import AttentionPooling as Module

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
-from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
+from zoo.layout import Layout, column_wise, linear, row_wise
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention, Norm
 from zoo.wording import counted
@@ -91,7 +91,7 @@ class Latent(Attention):
     def layout(self) -> Layout:
         kv_width = self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
         kept = self.kv_lora_rank + self.qk_rope_head_dim
-        parts: dict[str, Tensor | Layout] = {
+        parts = {
             **self._query_layout(),
             "kv_a_proj": linear(self.key_width or self.d_model, kept, bias=self.bias),
             "kv_a_norm": self.latent_norm.layout(),
@@ -107,7 +107,7 @@ class Latent(Attention):
             ),
         }
         return Layout(
-            {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
+            parts,
             f"latent, {counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
             cache=0 if self.key_width else kept,
             memory_cache=kept if self.key_width else 0,

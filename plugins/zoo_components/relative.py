@@ -214,8 +214,7 @@ class DisentangledPosition(Position):
 
     def layout(self) -> Layout:
         table = embedding(2 * self.span, self.d_model)
-        norm = self.norm.layout()
-        return Layout(table.parts if not norm.parts else {**table.parts, "norm": norm})
+        return Layout({**table.parts, "norm": self.norm.layout()})
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import DisentangledPositions

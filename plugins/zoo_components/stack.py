@@ -349,20 +349,18 @@ class Stack(Component):
         embed = self.embedding.layout()
         if self.position.embedded and not (table := self.position.layout()).is_empty:
             embed = replace(embed, parts={**embed.parts, "positions": table})
+        schemes = {name: scheme.layout() for name, scheme in self.schemes.items()}
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
-            **{name: scheme.layout() for name, scheme in self.schemes.items()},
+            **{name: scheme for name, scheme in schemes.items() if not scheme.is_empty},
             "layers": self._layer_list(),
         }
         if self.norm:
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
-        return Layout(
-            {name: p for name, p in parts.items() if not p.is_empty},
-            label="causal" if self.causal else "",
-            generates=not self.not_incremental,
-        )
+        label = "causal" if self.causal else ""
+        return Layout(parts, label, generates=not self.not_incremental)
 
     def _layer_list(self) -> LayerList:
         layers = tuple(

@@ -96,7 +96,7 @@ class Waveform(OfSignals):
             ),
             "norm": self.norm.layout(),
         }
-        return Layout({name: part for name, part in parts.items() if part.parts}, self.kind)
+        return Layout(parts, self.kind)
 
     def _convolution(self, number: int, kernel: int) -> Layout:
         n_in, n_out = self.n_inputs(number), self.d_conv
