@@ -25,6 +25,9 @@ class OfStacks(Builder):
     """A builder whose vocabularies are those of ids that a stack is called with, or that a head
     scores."""
 
+    if TYPE_CHECKING:  # each has the field in its own place
+        head: Head
+
     @property
     def _readers(self) -> Mapping[str, tuple[Stack, Sequence[Head]]]:
         """The stack that may read the vocabulary of each name, and the heads that may."""
@@ -61,8 +64,30 @@ class OfStacks(Builder):
                 )
         return made({**values, **unread}) if unread and isinstance(values, dict) else model
 
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
 
-class EncoderDecoder(OfStacks):
+
+class WithEncoder(OfStacks):
+    """A builder whose first input is that of its encoder."""
+
+    if TYPE_CHECKING:
+        encoder: EncoderStack
+
+    @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        return images_of(source=self.encoder)
+
+    @property
+    def shortest_sound(self) -> int | None:
+        return self.encoder.embedding.shortest_sound
+
+    @property
+    def spectrogram_shape(self) -> tuple[int | None, int] | None:
+        return self.encoder.spectrogram_shape
+
+
+class EncoderDecoder(WithEncoder):
     """An encoder, and a decoder that attends to it (Vaswani et al. 2017, arXiv:1706.03762)."""
 
     source_vocab: Size | None = None
@@ -127,18 +152,6 @@ class EncoderDecoder(OfStacks):
         )
 
     @property
-    def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return images_of(source=self.encoder)
-
-    @property
-    def shortest_sound(self) -> int | None:
-        return self.encoder.embedding.shortest_sound
-
-    @property
-    def spectrogram_shape(self) -> tuple[int | None, int] | None:
-        return self.encoder.spectrogram_shape
-
-    @property
     def rereads(self) -> Reading | None:
         vocab = self.encoder.vocab_of_ids
         if vocab is None or vocab != self.decoder.vocab_of_ids:
@@ -155,9 +168,6 @@ class EncoderDecoder(OfStacks):
     @property
     def classes(self) -> Classes | None:
         return self.head.classes if self.rereads else None
-
-    def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        return self.model_copy(update={"head": self.head.labelled(labels)})
 
     @property
     def task(self) -> Task | None:
@@ -185,22 +195,7 @@ class EncoderDecoder(OfStacks):
         return model.tie(self.ties())
 
 
-class OneStack(OfStacks):
-    """A builder of one stack, whose head may classify what it reads."""
-
-    if TYPE_CHECKING:  # each has the field in its own place
-        head: Head
-
-    @property
-    def classes(self) -> Classes | None:
-        reads = self.reading or self.images or self.hears
-        return self.head.classes if reads else None
-
-    def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        return self.model_copy(update={"head": self.head.labelled(labels)})
-
-
-class Encoder(OneStack):
+class Encoder(WithEncoder):
     """A stack that sees the whole sequence, and a head (Devlin et al. 2018, arXiv:1810.04805)."""
 
     vocab: Size | None = None
@@ -249,18 +244,6 @@ class Encoder(OneStack):
         )
 
     @property
-    def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return images_of(source=self.encoder)
-
-    @property
-    def shortest_sound(self) -> int | None:
-        return self.encoder.embedding.shortest_sound
-
-    @property
-    def spectrogram_shape(self) -> tuple[int | None, int] | None:
-        return self.encoder.spectrogram_shape
-
-    @property
     def task(self) -> Task | None:
         task = self.head.task
         if self.hears:
@@ -270,6 +253,10 @@ class Encoder(OneStack):
     @property
     def transcription(self) -> Transcription | None:
         return self.head.transcription if self.hears else None
+
+    @property
+    def classes(self) -> Classes | None:
+        return self.head.classes if self.reading or self.images or self.hears else None
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
@@ -295,7 +282,7 @@ class Encoder(OneStack):
         return model.tie(self.ties())
 
 
-class Decoder(OneStack):
+class Decoder(OfStacks):
     """A stack that predicts the next token, and a head (Radford et al. 2018). With a
     `memory_width` it also attends to an external memory of that width."""
 
@@ -356,6 +343,10 @@ class Decoder(OneStack):
             return "generate"
         return None if self.reading is None or self.head.absent else self.head.task
 
+    @property
+    def classes(self) -> Classes | None:
+        return self.head.classes if self.reading else None
+
     def layout(self) -> Layout:
         return layout_of(decoder=self.decoder.layout(), head=self.head.layout())
 
@@ -398,7 +389,7 @@ def check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:
         )
 
 
-def _check_ties(model: Builder) -> None:
+def _check_ties(model: OfStacks) -> None:
     """Raise a contradiction unless the tensors to be tied exist and have the same shape."""
     layout = model.layout()
     keys = ("head.tied", "share_embeddings", "embedding.kind", "d_embed", "d_model")
@@ -414,6 +405,6 @@ def _check_ties(model: Builder) -> None:
         if shapes[0] != shapes[1]:
             one, other = shapes
             message = f"`{alias}` and `{target}` cannot be one: they are {one} and {other}"
-            if hasattr(getattr(model, "head", None), "d_hidden") and one[0] == other[0]:
+            if hasattr(model.head, "d_hidden") and one[0] == other[0]:
                 message += f"; `d_hidden = {other[1]}` in `head` makes them alike"
             raise contradiction(message, *keys)

@@ -159,21 +159,26 @@ class Classifier(Labelling):
         return self._build(pooling=self.pooling)
 
 
-class ProjectedClassifier(Head):
-    """Scores of classes for each sequence, such as a sound, from the mean of narrow vectors:
-    out(mean(dense(x))), over all positions that are not padding (SUPERB: Yang et al. 2021,
-    arXiv:2105.01051)."""
+class OfClasses(Head):
+    """What heads have in common that score a few classes for each sequence, without names."""
 
     reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     n_classes: Size
     """The number of classes."""
-    d_hidden: Size = 256
-    """The width of the vectors whose mean is classified."""
 
     @property
     def task(self) -> Task:
         return "classify"
+
+
+class ProjectedClassifier(OfClasses):
+    """Scores of classes for each sequence, such as a sound, from the mean of narrow vectors:
+    out(mean(dense(x))), over all positions that are not padding (SUPERB: Yang et al. 2021,
+    arXiv:2105.01051)."""
+
+    d_hidden: Size = 256
+    """The width of the vectors whose mean is classified."""
 
     def layout(self) -> Layout:
         parts = {
@@ -188,24 +193,30 @@ class ProjectedClassifier(Head):
         return Module(d_model=self.d_model, d_hidden=self.d_hidden, n_classes=self.n_classes)
 
 
-class Pooler(Head):
-    """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
+class OfVectors(Head):
+    """What heads have in common that make a vector for each sequence."""
 
+    # Of a head that takes ids, the stack reads them too.
     reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
-    pooling: Pooling = "first"
-    """How the states become the input of the dense layer: the state of the first position (BERT),
-    of the last token that is not padding, or a pooling over all tokens that are not padding."""
-    activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
-    """The activation after the dense layer."""
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
 
     @property
     def task(self) -> Task:
         return "embed"
 
-    @property
-    def vector_width(self) -> int:
-        return self.d_model
+
+class Pooler(OfVectors):
+    """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
+
+    pooling: Pooling = "first"
+    """How the states become the input of the dense layer: the state of the first position (BERT),
+    of the last token that is not padding, or a pooling over all tokens that are not padding."""
+    activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
+    """The activation after the dense layer."""
 
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)

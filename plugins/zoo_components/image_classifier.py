@@ -1,33 +1,24 @@
 """Heads that classify images, of an encoder whose embedding is `patches`: the `head` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from zoo.component import Shared, Size
+from zoo.component import Shared
 from zoo.layout import Layout, linear
-from zoo.purpose import Task
-from zoo.slots import Head
+from zoo_components.classifier import OfClasses
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class DistilledClassifier(Head):
+class DistilledClassifier(OfClasses):
     """Scores of classes for each image, the mean of two classifiers' (DeiT: Touvron et al. 2020,
     arXiv:2012.12877, section 4): (out(x_0) + distillation(x_1)) / 2 of the states of the first two
     positions, of which the second learned from a teacher."""
 
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
-    n_classes: Size
-    """The number of classes."""
     bias: bool = True
     """Whether the maps to the classes have biases."""
-
-    @property
-    def task(self) -> Task:
-        return "classify"
 
     def layout(self) -> Layout:
         out = linear(self.d_model, self.n_classes, bias=self.bias)
@@ -39,23 +30,15 @@ class DistilledClassifier(Head):
         return Module(d_model=self.d_model, n_classes=self.n_classes, bias=self.bias)
 
 
-class PatchClassifier(Head):
+class PatchClassifier(OfClasses):
     """Scores of classes for each image, from the state of the class token beside the mean state of
     the patches (DINOv2: Oquab et al. 2023, arXiv:2304.07193, section 7.1):
     out([x_0, mean(patches)])."""
 
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
-    n_classes: Size
-    """The number of classes."""
     n_registers: Shared[Annotated[int, Field(ge=0)]] = 0
     """The number of registers after the class token, which the mean leaves out."""
     bias: bool = True
     """Whether the map to the classes has a bias."""
-
-    @property
-    def task(self) -> Task:
-        return "classify"
 
     def layout(self) -> Layout:
         out = linear(2 * self.d_model, self.n_classes, bias=self.bias)

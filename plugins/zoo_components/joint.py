@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from zoo.component import Shared, Size, Slot, contradiction, missing_dimension
 from zoo.layout import Layout, Tensor, linear
 from zoo.only_with import UNSTATED, NotWith, OnlyWith
-from zoo.purpose import Task
-from zoo.slots import Head, Norm
+from zoo.slots import Norm
 from zoo.wording import counted
 from zoo_components.activation import Activated, Activation
 from zoo_components.attention import MultiHead
+from zoo_components.classifier import OfVectors
 from zoo_components.ffn import Mlp
 from zoo_components.heads import check_whole_heads
 from zoo_components.optional import SizeOrNone, number
@@ -26,22 +26,6 @@ JointPooling = Literal["first", "mean_after_first", "last_position", "end_token"
 not padding, which are the patches of an image after a class token; the state of its last position,
 padding or not; that of the first token `end_id`, or without one of the first position; that of the
 first token with the highest id in the sequence, which is how CLIP found the end of a text."""
-
-
-class OfVectors(Head):
-    """What heads have in common that make a vector for each sequence."""
-
-    # Of a head that takes ids, the stack reads them too.
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
-
-    @property
-    def vector_width(self) -> int:
-        return self.d_model
-
-    @property
-    def task(self) -> Task:
-        return "embed"
 
 
 class JointEmbedding(OfVectors):

@@ -1,27 +1,23 @@
 """Sentence embeddings: the `head` slot."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
 from zoo.component import Size, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Task
-from zoo.slots import Head
-from zoo_components.classifier import Pooling
+from zoo_components.classifier import OfVectors, Pooling
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class SentenceEmbedding(Head):
+class SentenceEmbedding(OfVectors):
     """A vector for each sequence, made to be compared with others (Reimers and Gurevych 2019,
     arXiv:1908.10084): normalize(activation(dense(pool(x)))), with or without a linear map to
     `d_hidden` before the dense layer."""
 
-    reads_vocab: ClassVar[bool] = False
-    pools: ClassVar[bool] = True
     pooling: Pooling = "mean"
     """How the states of the tokens become one vector."""
     d_out: SizeOrNone = "none"
@@ -35,10 +31,6 @@ class SentenceEmbedding(Head):
     """Whether the dense layer, and the map before it, have a bias."""
     normalize: bool = True
     """Whether vectors are scaled to length 1, so that their dot products are cosines."""
-
-    @property
-    def task(self) -> Task:
-        return "embed"
 
     @property
     def vector_width(self) -> int:
