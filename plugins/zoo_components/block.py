@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="ResidualBlock")
 
 
+def check_width(name: str, branch: Sublayer) -> None:
+    """Raise a contradiction if the output of the branch `name` has not the width of the residual
+    sum."""
+    width = getattr(branch, "d_out", branch.d_model)
+    if width != branch.d_model:
+        raise contradiction(
+            f"`{name}` is {width} wide at its output; the residual sum needs "
+            f"d_model = {branch.d_model}",
+            f"{name}.d_out",
+            "d_model",
+        )
+
+
 class Residual(Block):
     """Sublayers, each a residual branch: x = out(x + dropout(post(f(pre(x))))) (Vaswani et al.
     2017, section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745). In
@@ -91,15 +104,8 @@ class Residual(Block):
                 "`relative`",
                 "self_position.kind",
             )
-        for name in ("self_attn", "cross_attn"):
-            width = getattr(getattr(self, name), "d_out", self.d_model)
-            if width != self.d_model:
-                raise contradiction(
-                    f"`{name}` is {width} wide at its output; the residual sum needs "
-                    f"d_model = {self.d_model}",
-                    f"{name}.d_out",
-                    "d_model",
-                )
+        for name, branch in self.sublayers().items():
+            check_width(name, branch)
         return self
 
     def _check_parallel(self) -> None:
@@ -209,9 +215,6 @@ class Residual(Block):
             parts["scalar"] = vector(1, value=1.0)
         return Layout(parts)
 
-    def _own_scheme(self) -> "nn.Module | None":
-        return None if self.self_position.absent else self.self_position.build()
-
     def build(self) -> "nn.Module":
         from zoo_components.modules.block import ResidualBlock
 
@@ -220,14 +223,17 @@ class Residual(Block):
     def _module(self, cls: "type[Module]") -> "Module":
         from zoo_components.modules.block import with_norms
 
+        sublayers = {name: with_norms(s) for name, s in self.sublayers().items()}
+        own, attention = self.self_position, self.self_attn
+        if not own.absent:
+            sublayers["self_attn"].add_module(own.site, own.build())
+        takes = {"scheme": attention.reads, "global_tokens": attention.takes_global_tokens}
         return cls(
-            {name: with_norms(s) for name, s in self.sublayers().items()},
-            scheme=self._own_scheme(),
-            scheme_name=self.self_position.site,
-            reads_scheme=self.self_attn.reads is not None,
-            takes_global_tokens=self.self_attn.takes_global_tokens,
-            incremental=not self.not_incremental,
+            sublayers,
             take_mask={name: one.takes_mask for name, one in self._feed_forwards().items()},
+            takes=[name for name, taken in takes.items() if taken],
+            scheme_name=None if own.absent else own.site,
+            incremental=not self.not_incremental,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

@@ -7,6 +7,7 @@ from pydantic import model_validator
 from zoo.component import Given, Slot, contradiction
 from zoo.layout import Layout
 from zoo.slots import Attention, KeyForm, NormPlacement
+from zoo_components.block import check_width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,14 +58,7 @@ class ParallelHybrid(Attention):
                     f"{name}.skip_scale",
                     "skip_scale",
                 )
-            width = getattr(branch, "d_out", self.d_model)
-            if width != self.d_model:
-                raise contradiction(
-                    f"`{name}` is {width} wide at its output; the residual sum needs "
-                    f"d_model = {self.d_model}",
-                    f"{name}.d_out",
-                    "d_model",
-                )
+            check_width(name, branch)
         self._check_kept()
         return self
 

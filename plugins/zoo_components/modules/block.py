@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, get_args
 
@@ -56,8 +56,23 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
 
 class ResidualBlock(nn.Module):
     """x = out_norm(x + dropout(post_norm(f(pre_norm(x))))) for each sublayer f: one after the
-    other, or all from the same x and summed at once. `take_mask` has the names of those that are
-    feed-forward networks, and whether each takes a mask."""
+    other, or all from the same x and summed at once.
+
+    Args:
+        sublayers: the sublayers by name, in the order in which they run, each with its norms.
+        take_mask: the names of those that are feed-forward networks, and whether each takes a mask.
+        takes: what the self-attention takes beside what every attention does, by its name in the
+            context.
+        scheme_name: the name, in the self-attention, of a position scheme of this layer alone.
+        incremental: whether the sublayers can compute the next tokens with a cache.
+        dropout: of the output of each sublayer.
+        parallel: whether all sublayers read the same x.
+        shared_norm: whether the `ffn` of a parallel layer reads what the norm of the attention
+            returns.
+        scales: what multiplies each sublayer's output, and the other summand.
+        skip_from_normed: whether a sublayer's output is added to the output of its `pre_norm`.
+        learned_scale: whether one learned number multiplies the output.
+    """
 
     self_attn: Branch
     cross_attn: Branch
@@ -67,12 +82,10 @@ class ResidualBlock(nn.Module):
         self,
         sublayers: Mapping[str, nn.Module],
         *,
-        scheme: nn.Module | None,
-        scheme_name: str,
-        reads_scheme: bool,
-        takes_global_tokens: bool,
-        incremental: bool,
         take_mask: Mapping[str, bool],
+        takes: Iterable[str],
+        scheme_name: str | None,
+        incremental: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -84,13 +97,10 @@ class ResidualBlock(nn.Module):
         self.names = tuple(sublayers)
         for name, module in sublayers.items():
             self.add_module(name, module)
-        if scheme is not None:
-            sublayers["self_attn"].add_module(scheme_name, scheme)
-        self.scheme_name = None if scheme is None else scheme_name
-        self.reads_scheme = reads_scheme
-        self.takes_global_tokens = takes_global_tokens
-        self.incremental = incremental
         self.take_mask = dict(take_mask)
+        self.takes = tuple(takes)
+        self.scheme_name = scheme_name
+        self.incremental = incremental
         self.dropout = Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -146,11 +156,7 @@ class ResidualBlock(nn.Module):
             x, weights = self._crossed(x, context)
         else:
             rotation, bias = self._positions(context, x.dtype)
-            further: dict[str, Any] = {}
-            if self.reads_scheme:
-                further["scheme"] = context.scheme
-            if self.takes_global_tokens:
-                further["global_tokens"] = context.global_tokens
+            further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
             if context.keys is not None:
                 further["keys"] = context.keys
             if context.cache is not None and self.incremental:

@@ -251,7 +251,7 @@ class Stack(nn.Module):
                 f"global_tokens of shape {tuple(tokens.shape)} does not fit: it is (batch, length)"
                 f" = ({batch}, {length})"
             )
-        if not any(getattr(layer, "takes_global_tokens", False) for layer in self.layers):
+        if not any("global_tokens" in getattr(layer, "takes", ()) for layer in self.layers):
             raise ValueError(
                 "no attention of this stack takes global tokens; its spec does not say "
                 "`global_tokens = true`"
