@@ -125,22 +125,22 @@ class Latent(Attention):
         }
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.latent import LatentAttention
+        from zoo_components.modules.latent import LatentAttention, LatentVector
         from zoo_components.modules.scores import Scoring
 
-        rank = number(self.q_lora_rank)
+        of_queries = None
+        if (rank := number(self.q_lora_rank)) is not None:
+            of_queries = LatentVector(rank, of_width(self.latent_norm, rank).build())
         return LatentAttention(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
             n_heads=self.n_heads,
-            q_lora_rank=rank,
-            kv_lora_rank=self.kv_lora_rank,
-            qk_nope_head_dim=self.qk_nope_head_dim,
-            qk_rope_head_dim=self.qk_rope_head_dim,
+            nope=self.qk_nope_head_dim,
+            rope=self.qk_rope_head_dim,
             v_head_dim=self.v_head_dim,
+            of_queries=of_queries,
+            of_keys=LatentVector(self.kv_lora_rank, self.latent_norm.build()),
             bias=self.bias,
-            q_norm=None if rank is None else of_width(self.latent_norm, rank).build(),
-            kv_norm=self.latent_norm.build(),
             temperature=temperature_of(self),
             scoring=Scoring(scale=self.scale, dropout=self.dropout),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -13,9 +15,18 @@ from zoo_components.modules.heads import Temperature, merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
 
 
+class LatentVector(NamedTuple):
+    """The width of a latent, and its norm."""
+
+    width: int
+    norm: nn.Module
+
+
 class LatentAttention(nn.Module):
     """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1), with keys and
-    values expanded from their latents."""
+    values expanded from their latents `of_keys`, and queries from theirs, `of_queries`, or from the
+    input itself. Of a query and key head, rotary positions rotate the last `rope` numbers and not
+    the first `nope`."""
 
     def __init__(
         self,
@@ -23,34 +34,31 @@ class LatentAttention(nn.Module):
         d_model: int,
         key_width: int,
         n_heads: int,
-        q_lora_rank: int | None,
-        kv_lora_rank: int,
-        qk_nope_head_dim: int,
-        qk_rope_head_dim: int,
+        nope: int,
+        rope: int,
         v_head_dim: int,
+        of_queries: LatentVector | None,
+        of_keys: LatentVector,
         bias: bool,
-        q_norm: nn.Module | None,
-        kv_norm: nn.Module,
         temperature: Temperature | None,
         scoring: Scoring,
     ) -> None:
         super().__init__()
-        self.kv_lora_rank = kv_lora_rank
-        self.nope, self.rope, self.v_head_dim = qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+        self.nope, self.rope, self.v_head_dim = nope, rope, v_head_dim
         self.temperature, self.scoring = temperature, scoring
-        q_width = n_heads * (qk_nope_head_dim + qk_rope_head_dim)
-        self.has_q_latent = q_lora_rank is not None
-        if q_lora_rank is None:
+        q_width = n_heads * (nope + rope)
+        self.has_q_latent = of_queries is not None
+        if of_queries is None:
             self.q_proj = Linear(d_model, q_width, bias=False)
         else:
-            assert q_norm is not None  # the norm of that latent
-            self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
-            self.q_a_norm = q_norm
-            self.q_b_proj = Linear(q_lora_rank, q_width, bias=False)
-        self.kv_a_proj = Linear(key_width, kv_lora_rank + qk_rope_head_dim, bias=bias)
-        self.kv_a_norm = kv_norm
-        kv_width = n_heads * (qk_nope_head_dim + v_head_dim)
-        self.kv_b_proj = Linear(kv_lora_rank, kv_width, bias=False)
+            self.q_a_proj = Linear(d_model, of_queries.width, bias=bias)
+            self.q_a_norm = of_queries.norm
+            self.q_b_proj = Linear(of_queries.width, q_width, bias=False)
+        self.kv_lora_rank = of_keys.width
+        self.kv_a_proj = Linear(key_width, self.kv_lora_rank + rope, bias=bias)
+        self.kv_a_norm = of_keys.norm
+        kv_width = n_heads * (nope + v_head_dim)
+        self.kv_b_proj = Linear(self.kv_lora_rank, kv_width, bias=False)
         self.o_proj = Linear(n_heads * v_head_dim, d_model, bias=bias)
 
     def forward(
