@@ -86,7 +86,13 @@ class Part:
         Raises:
             TypeError: the type of the field is not one class of components.
         """
-        return part_class(cls, name)
+        part = cls.model_fields[name].annotation
+        if isinstance(part, type) and issubclass(part, Component):
+            return part
+        raise TypeError(
+            f"the field `{name}` of {cls.__name__} is a part, and not of one class of components; "
+            "what may be absent, or of several kinds, is a `Slot`"
+        )
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -344,21 +350,6 @@ def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
 def layer_rules_of(cls: type[Component]) -> LayerRules | None:
     """Return the mark of the field with the rules for single layers, if a description has one."""
     return next((mark for mark in fields_of(cls).values() if isinstance(mark, LayerRules)), None)
-
-
-def part_class(cls: type[Component], name: str) -> type[Component]:
-    """Return the class of the component in a field that is marked as a plain `Part`.
-
-    Raises:
-        TypeError: it is not a class of components.
-    """
-    part = cls.model_fields[name].annotation
-    if isinstance(part, type) and issubclass(part, Component):
-        return part
-    raise TypeError(
-        f"the field `{name}` of {cls.__name__} is a part, and not of one class of components; "
-        "what may be absent, or of several kinds, is a `Slot`"
-    )
 
 
 def given_of(cls: type[Component]) -> set[str]:

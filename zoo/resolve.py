@@ -22,7 +22,6 @@ from zoo.component import (
     Slot,
     fields_of,
     layer_rules_of,
-    part_class,
 )
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, PluginError, Problem, ZooError
@@ -181,7 +180,7 @@ class _Resolver:
                 if mark.needs is None or mark.needs in scope.given:
                     node.values[name] = self.slot(name, mark, inner)
             else:
-                node.values[name] = self.part(name, part_class(cls, name), inner)
+                node.values[name] = self.part(name, mark.held_in(cls, name), inner)
         return node
 
     def bound(self, node: Node, mark: Part) -> set[str]:

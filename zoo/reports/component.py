@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
 from zoo.registry import Registry
 from zoo.schema.field_docs import class_doc, field_docs
@@ -125,8 +125,7 @@ def _parts(cls: type[Component], prefix: str = "") -> Iterator[KeyTable]:
     for name, mark in fields_of(cls).items():
         if not isinstance(mark, Part) or isinstance(mark, Slot):
             continue
-        rules = isinstance(mark, LayerRules)
-        inner = mark.group if isinstance(mark, LayerRules) else part_class(cls, name)
+        rules, inner = isinstance(mark, LayerRules), mark.held_in(cls, name)
         path = f"{prefix}{name}"
         yield KeyTable(path, rules, class_doc(inner), _keys(inner, without="at" if rules else ""))
         yield from _parts(inner, f"{path}.")

@@ -21,7 +21,6 @@ from zoo.component import (
     Slot,
     fields_of,
     layer_rules_of,
-    part_class,
 )
 from zoo.errors import Problem, ZooError
 from zoo.extends import NAME_PATTERN
@@ -259,10 +258,8 @@ class _Schemas:
                 for kind in self.registry.plugins[mark.slot]:
                     if plugin := self.load(mark.slot, kind):
                         yield plugin, kind
-            elif isinstance(mark, LayerRules):
-                yield mark.group, mark.group.__name__
             elif isinstance(mark, Part):
-                part = part_class(cls, name)
+                part = mark.held_in(cls, name)
                 yield part, part.__name__
 
     @cached_property
@@ -291,7 +288,7 @@ class _Schemas:
         elif isinstance(mark, LayerRules):
             schema = {"type": "array", "items": self.rule(mark.group)}
         elif isinstance(mark, Part):
-            schema = self.part(part_class(cls, name))
+            schema = self.part(mark.held_in(cls, name))
         else:
             schema, definitions = plain_value(cls, name)
             self.definitions |= definitions
