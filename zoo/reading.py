@@ -140,11 +140,11 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     elif name in registry.plugins:
         hint = f"`zoo list components {name}` lists what can fill it"
         return Problem(f"{quoted(name)} is a slot of components, not a model", help=hint)
-    elif meant := _components(name, registry):
+    elif meant := [one for one in registry.components() if name in (one, one.partition(".")[2])]:
         hint = f"{' or '.join(f'`zoo show {one}`' for one in meant)} says which keys it has"
         return Problem(f"{quoted(name)} is a component, not a model", help=hint)
     if name.partition(".")[0] in registry.plugins:
-        known += _components("*", registry)
+        known += registry.components()
     hint = of_no_model(name, known)
     message = f"there is no file and no model {quoted(name)}"
     return Problem(message, help=hint, related=registry.perhaps_missing())
@@ -162,14 +162,3 @@ def _no_file(name: str, files: list[str], registry: Registry) -> Problem:
             f"`zoo show {typed(name)} --resolved > {file}` writes its spec"
         )
     return Problem(f"there is no file {quoted(name)}", help=hint)
-
-
-def _components(name: str, registry: Registry) -> list[str]:
-    """Return the components, as `ffn.glu`, that a name such as `glu` or `ffn.glu` is for; with `*`
-    all of them."""
-    return [
-        f"{slot}.{kind}"
-        for slot, kinds in registry.plugins.items()
-        for kind in kinds
-        if name in ("*", kind, f"{slot}.{kind}")
-    ]

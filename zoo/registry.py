@@ -96,6 +96,10 @@ class Registry:
         others = {SOURCE: self.sources, "models": self.models, "defaults": self.defaults}
         return others[group] if group in others else self.plugins[group]
 
+    def components(self) -> list[str]:
+        """Return the components, as `ffn.mlp`, by slot."""
+        return [f"{slot}.{kind}" for slot, kinds in self.plugins.items() for kind in kinds]
+
     def perhaps_missing(self) -> tuple[tuple[str, Place], ...]:
         """Return the notes of a problem about an unknown name: one for each missing package, which
         may register it."""

@@ -116,11 +116,6 @@ def models(registry: Registry) -> Iterable[str]:
     return [*registry.models, *registry.catalog.known()]
 
 
-def components(registry: Registry) -> Iterable[str]:
-    """Return the components, as `ffn.mlp`."""
-    return (f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds)
-
-
 class ModelType(NameType):
     """A file, a folder or the name of a model, or one of the names that `more` returns."""
 

@@ -16,7 +16,6 @@ from zoo.cli.options import (
     NameType,
     PathType,
     Registries,
-    components,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
@@ -199,7 +198,7 @@ def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.argument("spec", type=ModelType(components))
+@click.argument("spec", type=ModelType(lambda registry: registry.components()))
 @click.option("--resolved", is_flag=True, help="The full spec, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
 @click.option("--backends", is_flag=True, help="Which backend computes each attention, and why.")
@@ -357,7 +356,7 @@ def schema(registries: Registries, what: str, output: Path | None) -> None:
 
 
 def _listed(registry: Registry) -> Iterable[str]:
-    return [*models(registry), *registry.plugins, *components(registry), "source"]
+    return [*models(registry), *registry.plugins, *registry.components(), "source"]
 
 
 @click.command("list")

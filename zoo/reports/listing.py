@@ -42,8 +42,7 @@ def list_components(pattern: str | None = None, *, registry: Registry | None = N
 
 def every_plugin(registry: Registry) -> list[str]:
     """Return the plugins of a registry, as `slot.kind`, and its sources, as `source.kind`."""
-    groups = {**registry.plugins, SOURCE: registry.sources}
-    return [f"{group}.{kind}" for group, kinds in groups.items() for kind in kinds]
+    return [*registry.components(), *(f"{SOURCE}.{kind}" for kind in registry.sources)]
 
 
 def matching_plugins(pattern: str, registry: Registry) -> list[str]:

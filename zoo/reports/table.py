@@ -67,7 +67,8 @@ def table(
         *differing(map(_values_of, (side.spec for side in sides)), {"name", *SIZES}),
     ]:
         if key != "active" or with_experts:
-            _add(rows, key, values)
+            for row, value in zip(rows, values, strict=True):
+                row[key] = value
     return rows
 
 
@@ -75,11 +76,6 @@ def names_of(sides: Sequence[Side]) -> list[str]:
     """Return the names of models: where several have the same, as their sources were given."""
     names = Counter(side.spec.name for side in sides)
     return [side.spec.name if names[side.spec.name] == 1 else side.source for side in sides]
-
-
-def _add(rows: Sequence[dict[str, Any]], key: str, values: Iterable[object]) -> None:
-    for row, value in zip(rows, values, strict=True):
-        row[key] = value
 
 
 # --- sizes --------------------------------------------------------------------------------------
