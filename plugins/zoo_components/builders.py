@@ -132,38 +132,27 @@ class EncoderDecoder(WithEncoder):
 
     @property
     def generation(self) -> Generation | None:
-        target_vocab = self.decoder.vocab_of_ids
-        if target_vocab is None or not self.head.scores_tokens:
+        how = self.decoder.generation
+        if how is None or not self.head.scores_tokens:
             return None
-        return Generation(
-            target_vocab=target_vocab,
+        return how._replace(
+            has_source=True,
             source_vocab=self.encoder.vocab_of_ids,
             source_width=self.encoder.embedding.input_width,
             image_shape=self.encoder.embedding.image_shape,
-            has_source=True,
             source_pad_id=self.encoder.pad_id,
-            pad_id=self.decoder.pad_id,
-            longest=self.decoder.position.longest,
             longest_source=self.encoder.position.longest,
-            not_incremental=self.decoder.not_incremental,
-            not_recordable=self.decoder.not_recordable,
-            looks_ahead=self.decoder.looks_ahead,
-            changes=self.decoder.changes,
         )
 
     @property
     def rereads(self) -> Reading | None:
-        vocab = self.encoder.vocab_of_ids
-        if vocab is None or vocab != self.decoder.vocab_of_ids:
+        source, target = self.encoder.reading, self.decoder.reading
+        if source is None or target is None or source.vocab != target.vocab:
             return None
         if self.head.task not in ("classify", "answer"):
             return None
-        longest = [one.position.longest for one in (self.encoder, self.decoder)]
-        return Reading(
-            vocab=vocab,
-            longest=min((one for one in longest if one is not None), default=None),
-            pad_id=self.encoder.pad_id,
-        )
+        longest = filter(None, (source.longest, target.longest))
+        return source._replace(longest=min(longest, default=None))
 
     @property
     def classes(self) -> Classes | None:
@@ -233,15 +222,8 @@ class Encoder(WithEncoder):
 
     @property
     def reading(self) -> Reading | None:
-        vocab = self.encoder.vocab_of_ids
-        if vocab is None:
-            return None
-        return Reading(
-            vocab=vocab,
-            longest=self.encoder.position.longest,
-            pad_id=self.encoder.pad_id,
-            token_types=self.encoder.embedding.token_types,
-        )
+        read = self.encoder.reading
+        return read and read._replace(token_types=self.encoder.embedding.token_types)
 
     @property
     def task(self) -> Task | None:
@@ -311,31 +293,17 @@ class Decoder(OfStacks):
 
     @property
     def generation(self) -> Generation | None:
-        vocab = self.decoder.vocab_of_ids
-        if vocab is None or not self.head.scores_tokens:
+        how = self.decoder.generation
+        if how is None or not self.head.scores_tokens:
             return None
-        return Generation(
-            target_vocab=vocab,
-            memory_width=self.memory_width,
-            pad_id=self.decoder.pad_id,
-            longest=self.decoder.position.longest,
-            not_incremental=self.decoder.not_incremental,
-            not_recordable=self.decoder.not_recordable,
-            looks_ahead=self.decoder.looks_ahead,
-            changes=self.decoder.changes,
-        )
+        return how._replace(memory_width=self.memory_width)
 
     @property
     def reading(self) -> Reading | None:
-        vocab = self.decoder.vocab_of_ids
-        if vocab is None or self.memory_width is not None:
+        read = self.decoder.reading
+        if read is None or self.memory_width is not None:
             return None
-        return Reading(
-            vocab=vocab,
-            longest=self.decoder.position.longest,
-            pad_id=self.decoder.pad_id,
-            mask="target_mask",
-        )
+        return read._replace(mask="target_mask")
 
     @property
     def task(self) -> Task | None:

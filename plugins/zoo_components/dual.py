@@ -96,10 +96,8 @@ class DualEncoder(Builder):
 
     @property
     def called_with(self) -> tuple[Reading, ...]:
-        vocab = self.text.vocab_of_ids
-        if vocab is None:
-            return ()
-        return (Reading(vocab, self.text.position.longest, self.text.pad_id),)
+        read = self.text.reading
+        return () if read is None else (read,)
 
     @property
     def task(self) -> Task:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
+from zoo.purpose import Generation, Reading
 from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
 from zoo_components.key_sharing import key_sources
@@ -291,6 +292,12 @@ class Stack(Component):
         return self.embedding.vocab if self.embedding.takes_ids else None
 
     @property
+    def reading(self) -> Reading | None:
+        """The ids that the stack is called with; None if it is called with vectors."""
+        vocab = self.vocab_of_ids
+        return None if vocab is None else Reading(vocab, self.position.longest, self.pad_id)
+
+    @property
     def not_incremental(self) -> tuple[str, ...]:
         """The parts that need all tokens at once, without repetitions, for a message."""
         parts = [part for group in self.groups for part in group.block.not_incremental]
@@ -454,3 +461,19 @@ class DecoderStack(Stack):
 
     causal: bool = True
     """Whether a position attends only to itself and earlier positions."""
+
+    @property
+    def generation(self) -> Generation | None:
+        """How ids are generated with a head that scores them; None if the stack takes none."""
+        vocab = self.vocab_of_ids
+        if vocab is None:
+            return None
+        return Generation(
+            target_vocab=vocab,
+            pad_id=self.pad_id,
+            longest=self.position.longest,
+            not_incremental=self.not_incremental,
+            not_recordable=self.not_recordable,
+            looks_ahead=self.looks_ahead,
+            changes=self.changes,
+        )
