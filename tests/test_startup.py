@@ -109,7 +109,7 @@ def test_neither_do_those_that_print_more(arguments: list[str], folder: Path) ->
 
 
 def test_a_list_needs_the_registries_only(folder: Path) -> None:
-    among = ("pydantic", "stevedore", "zoo_components", "zoo.slots", "hashlib", "json")
+    among = ("pydantic", "stevedore", "zoo_components", "zoo.slots", "hashlib", "json", "fractions")
     assert imported(folder, "list", among=among) == set()
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 _NUMBER = re.compile(
-    r"(\d{1,30}(?:\.\d{1,30})?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?", re.ASCII | re.IGNORECASE
+    r"(\d{1,30})(?:\.(\d{1,30}))?(?:e(\d{1,2}))? ?(?:([kmgt]?)(i?)b)?", re.ASCII | re.IGNORECASE
 )
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -32,8 +31,12 @@ def parse_bytes(text: str) -> int:
     """
     found = _NUMBER.fullmatch(text.strip())
     if found is not None:
-        number, unit, binary = found.groups()
-        count = Fraction(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]
-        if count >= 1 and count.denominator == 1:
-            return int(count)
+        whole, part, exponent, unit, binary = found.groups(default="")
+        # In whole numbers: every command would pay for the import of `fractions`.
+        power: int = (1024 if binary else 1000) ** _POWERS[unit.lower()]
+        tens: int = 10 ** int(exponent or 0)
+        tenths: int = 10 ** len(part)
+        count, rest = divmod(int(whole + part) * tens * power, tenths)
+        if count >= 1 and not rest:
+            return count
     raise ValueError(f"{text!r} is not a number of bytes: write 500000000, 500MB or 2GiB")
