@@ -42,7 +42,7 @@ class Cache:
         self._parts: dict[str, Cache] = {}
         self._seen: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
-        self._device: torch.device | str = "cpu"
+        self.device: torch.device | str = "cpu"
 
     def append(
         self,
@@ -74,7 +74,7 @@ class Cache:
             )
         start, self.length = self.length, self.length + n_tokens
         self._least = max(self._least, self.length - self.back)
-        self._device = device
+        self.device = device
         self._note_seen(start, seen)
         if self._positions is None and counted is None:
             return torch.arange(start, self.length, device=device)
@@ -91,10 +91,10 @@ class Cache:
         if self._positions is None:
             assert counted is not None
             self._positions = _room(counted.long(), (counted.shape[0], self.capacity))
-            self._positions[:, :start] = torch.arange(start, device=self._device)
+            self._positions[:, :start] = torch.arange(start, device=self.device)
         before = self._positions[:, :start].amax(1, keepdim=True) if start else -1
         if counted is None:
-            new = before + torch.arange(1, self.length - start + 1, device=self._device)
+            new = before + torch.arange(1, self.length - start + 1, device=self.device)
         else:
             new = ((before + counted.cumsum(1)) + 1) * counted - 1
         self._positions[:, start : self.length] = new
@@ -104,12 +104,12 @@ class Cache:
     def positions(self) -> torch.Tensor:
         """The position of each token so far, (length,) or (rows, length)."""
         if self._positions is None:
-            return torch.arange(self.length, device=self._device)
+            return torch.arange(self.length, device=self.device)
         return self._positions[:, : self.length]
 
     def places(self, n_tokens: int) -> torch.Tensor:
         """The places of the last `n_tokens` tokens among those of `positions`, (n_tokens,)."""
-        return torch.arange(self.length - n_tokens, self.length, device=self._device)
+        return torch.arange(self.length - n_tokens, self.length, device=self.device)
 
     @property
     def mask(self) -> torch.Tensor | None:
@@ -308,7 +308,7 @@ class AttentionCache:
 
     def places(self, n_queries: int, n_keys: int) -> torch.Tensor:
         """The places of the last `n_queries` tokens among the last `n_keys`, (n_queries,)."""
-        return torch.arange(n_keys - n_queries, n_keys, device=self.cache._device)
+        return torch.arange(n_keys - n_queries, n_keys, device=self.cache.device)
 
     def of_new(self, mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
         """The columns of a mask (..., key) that are about the last `n_tokens` tokens."""

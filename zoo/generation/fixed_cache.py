@@ -32,7 +32,7 @@ class FixedCache(Cache):
 
     def __init__(self, cache: Cache, device: torch.device) -> None:
         super().__init__(ALIGNED * math.ceil(cache.capacity / ALIGNED))
-        self.length, self._device = cache.length, device
+        self.length, self.device = cache.length, device
         self._at = torch.tensor([cache.length - 1], device=device)
         seen = torch.zeros(1, self.capacity, dtype=torch.bool, device=device)
         if cache._seen is not None:
@@ -101,7 +101,7 @@ class FixedCache(Cache):
     def positions(self) -> torch.Tensor:
         """The position at each place, (capacity,) or (rows, capacity)."""
         if self._positions is None:
-            return torch.arange(self.capacity, device=self._device)
+            return torch.arange(self.capacity, device=self.device)
         return self._positions
 
     @property
