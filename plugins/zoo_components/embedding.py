@@ -173,27 +173,33 @@ class Vectors(Embedding):
         return Module(positions=scheme, dropout=self.dropout)
 
 
-class ProjectedVectors(Embedding):
-    """Input vectors of any width, such as the bands of a spectrogram, instead of token ids:
-    dropout(projection(norm(x)) + positions), where the projection is a linear map to d_model
-    (w2v-BERT 2.0: Seamless Communication 2023, arXiv:2312.05187)."""
+class OfFeatures(Embedding):
+    """What embeddings have in common that are called with the features of each frame of a signal,
+    (batch, frames, n_features)."""
 
     takes_ids: ClassVar[bool] = False
-    example: ClassVar[Mapping[str, Any]] = {"n_features": 16}
     n_features: Size
-    """The width of the input vectors."""
-    norm: Annotated[Norm, Slot("norm", width="n_features")]
-    """The norm of the input vectors."""
-    dropout: Shared[Probability] = 0.0
-    """Dropout after the sum."""
+    """The number of features of each frame, such as the bands of a mel spectrogram."""
 
     @property
     def input_width(self) -> int:
         return self.n_features
 
     @property
-    def spectrogram_shape(self) -> tuple[None, int]:
+    def spectrogram_shape(self) -> tuple[int | None, int]:
         return None, self.n_features
+
+
+class ProjectedVectors(OfFeatures):
+    """Input vectors of any width, such as the bands of a spectrogram, instead of token ids:
+    dropout(projection(norm(x)) + positions), where the projection is a linear map to d_model
+    (w2v-BERT 2.0: Seamless Communication 2023, arXiv:2312.05187)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"n_features": 16}
+    norm: Annotated[Norm, Slot("norm", width="n_features")]
+    """The norm of the input vectors."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
 
     def layout(self) -> Layout:
         parts = {

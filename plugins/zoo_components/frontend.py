@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Embedding
-from zoo_components.embedding import scale_factor
+from zoo_components.embedding import OfFeatures, scale_factor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,15 +34,13 @@ class OfSignals(Embedding):
         return True
 
 
-class ConvFrontend(OfSignals):
+class ConvFrontend(OfSignals, OfFeatures):
     """1-d convolutions over the frames of a signal, which shorten it: the model is called with
     features (batch, frames, n_features). dropout(scale * convolutions(x) + positions), each
     convolution padded with zeros by half its kernel (Whisper: Radford et al. 2022,
     arXiv:2212.04356)."""
 
     example: ClassVar[Mapping[str, Any]] = {"n_features": 16, "strides": [1, 1]}
-    n_features: Size
-    """The number of features of each frame."""
     kernel_sizes: Sizes = (3, 3)
     """The kernel size of each convolution, in frames."""
     strides: Sizes = (1, 2)
@@ -62,14 +60,6 @@ class ConvFrontend(OfSignals):
     def _check(self) -> Self:
         check_convolutions(self.kernel_sizes, self.strides)
         return self
-
-    @property
-    def input_width(self) -> int:
-        return self.n_features
-
-    @property
-    def spectrogram_shape(self) -> tuple[int | None, int]:
-        return None, self.n_features
 
     def most_inputs(self, n_vectors: int) -> int:
         for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
@@ -106,7 +96,7 @@ class ConvFrontend(OfSignals):
         )
 
 
-class Conv2dFrontend(OfSignals):
+class Conv2dFrontend(OfSignals, OfFeatures):
     """2-d convolutions over the frames and the features of a spectrogram, which shorten both: the
     model is called with features (batch, frames, n_features).
     dropout(scale * projection(convolutions(x)) + positions), where each convolution is followed by
@@ -115,8 +105,6 @@ class Conv2dFrontend(OfSignals):
     linear map of the channels (Fast Conformer: Rekesh et al. 2023, arXiv:2305.05084)."""
 
     example: ClassVar[Mapping[str, Any]] = {"n_features": 5, "n_convolutions": 2, "stride": 1}
-    n_features: Size
-    """The number of features of each frame, such as the bands of a mel spectrogram."""
     n_convolutions: Size = 3
     """The number of convolutions."""
     kernel_size: Size = 3
@@ -155,14 +143,6 @@ class Conv2dFrontend(OfSignals):
     def padding(self) -> int:
         """The zeros on either side."""
         return (self.kernel_size - 1) // 2
-
-    @property
-    def input_width(self) -> int:
-        return self.n_features
-
-    @property
-    def spectrogram_shape(self) -> tuple[int | None, int]:
-        return None, self.n_features
 
     def most_inputs(self, n_vectors: int) -> int:
         for _ in range(self.n_convolutions):

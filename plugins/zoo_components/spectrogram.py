@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from zoo.component import Probability, Shared, Size, contradiction
 from zoo.layout import Layout, Tensor
-from zoo.slots import Embedding
+from zoo_components.embedding import OfFeatures
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
 
 
-class SpectrogramPatches(Embedding):
+class SpectrogramPatches(OfFeatures):
     """Square patches of a spectrogram, which may overlap, each mapped to a vector: the model is
     called with features (batch, n_frames, n_features). dropout([class_token, distillation_token,
     linear(patches)] + positions), the patches of the lowest frequencies first, those of each in the
     order of time (Audio Spectrogram Transformer: Gong et al. 2021, arXiv:2104.01778)."""
 
-    takes_ids: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {
         "n_features": 4,
         "n_frames": 6,
@@ -29,8 +28,6 @@ class SpectrogramPatches(Embedding):
         "feature_stride": 1,
         "frame_stride": 2,
     }
-    n_features: Size
-    """The number of features of each frame, such as the bands of a mel spectrogram."""
     n_frames: Size
     """The number of frames of each spectrogram; a shorter one is padded before the model."""
     patch_size: Size
@@ -55,10 +52,6 @@ class SpectrogramPatches(Embedding):
                     name,
                 )
         return self
-
-    @property
-    def input_width(self) -> int:
-        return self.n_features
 
     @property
     def spectrogram_shape(self) -> tuple[int | None, int]:
