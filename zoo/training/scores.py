@@ -22,12 +22,7 @@ from zoo.model_files import RECIPE
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config
-from zoo.running.perplexity import (
-    OnProgress,
-    perplexity,
-    perplexity_data,
-    unseen,
-)
+from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
@@ -38,7 +33,7 @@ from zoo.training.extras import imported
 from zoo.training.lines import read_whole
 from zoo.training.objective import collate, summed_loss
 from zoo.training.published import read_published
-from zoo.training.reader_scores import score_reader
+from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.sides import Sides, sides_of
@@ -117,13 +112,7 @@ def score(
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
     text, reader = read_whole(Path(data)), TextModel.load(model, **options)
     _prepare(reader.transformer, weights)
-    return perplexity(
-        reader,
-        text,
-        window=window,
-        stride=stride,
-        on_progress=on_progress,
-    )
+    return perplexity(reader, text, window=window, stride=stride, on_progress=on_progress)
 
 
 def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
@@ -173,9 +162,9 @@ def score_test(
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Measure a model on test data by what it is for: `score_translations`, `score_lines` or
-    `zoo.training.reader_scores.score_reader`."""
+    `zoo.training.reader_scores.ReaderScores`."""
     if isinstance(tokens, ReaderTokens):
-        return score_reader(model, tokens, test, recipe, on_progress)
+        return ReaderScores(model, tokens, test, recipe, on_progress).measured()
     measure_text = score_lines if test[0].source is None else score_translations
     return measure_text(model, tokens, test, recipe, on_progress)
 
