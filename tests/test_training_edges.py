@@ -304,7 +304,7 @@ def test_a_nested_label_has_its_name(project: Path, monkeypatch: pytest.MonkeyPa
     Path("rows").mkdir()
     datasets.Dataset.from_dict(rows, features=features).to_parquet("rows/train.parquet")
     table = Datasets(path="rows", source="text", target="of.label")
-    assert [*read_split(table, Path(), "train")] == [("a", None, "over"), ("b", None, "under")]
+    assert [*read_split(table, Path(), "train")] == [("a", "over", None), ("b", "under", None)]
 
 
 def test_a_secret_label_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
