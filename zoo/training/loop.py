@@ -195,7 +195,7 @@ class Loop:
         """Give all processes the stored buffers of the first one, such as running statistics, so
         that all measure and save the same model. For shards, nothing else does so; for replicas,
         DDP does it only before the next step."""
-        accelerator, stored = self.learner.accelerator, self.learner.spec.tensors
+        accelerator, stored = self.learner.accelerator, self.learner.start.spec.tensors
         if accelerator.num_processes == 1:
             return
         model = accelerator.unwrap_model(self.learner.model)

@@ -76,27 +76,22 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
     _check_layers(recipe, spec)
+    start = Start(source, spec, None, None, sides, frozen, adapted)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
             raise TrainingError(Problem(message, at, hint))
-        return _from_other(recipe, registry, spec, sides, frozen, adapted)
+        return _from_other(recipe, registry, start)
     if header is None:
         _refuse_lora(recipe)
-        return Start(source, spec, None, None, sides, frozen, adapted)
+        return start
     weights = find_weights(source, registry).path
-    specials = _published(recipe, weights, header, sides)
-    return Start(
-        source,
-        spec,
-        weights,
-        header.origin,
-        sides,
-        frozen,
-        adapted,
-        specials,
+    return start._replace(
+        weights=weights,
+        origin=header.origin,
+        published=_published(recipe, weights, header, sides),
         content=header.content_digest,
     )
 
@@ -150,15 +145,8 @@ def _refuse_lora(recipe: Recipe) -> None:
         raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
 
 
-def _from_other(
-    recipe: Recipe,
-    registry: Registry,
-    spec: ModelSpec,
-    sides: Sides,
-    frozen: frozenset[str],
-    adapted: frozenset[str],
-) -> Start:
-    """The start from the weights of another saved model. Raises as `find_start`."""
+def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
+    """The start of a spec from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
     source, place = _named(recipe, name), recipe.document.place(("weights",), value=True)
     try:
@@ -166,20 +154,16 @@ def _from_other(
         header = read_header(weights)
     except ZooError as error:
         raise placed(error, place) from None
-    taken = taken_weights(recipe, spec, header)
+    taken = taken_weights(recipe, start.spec, header)
     part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
     origin: dict[str, Any] = {"part": part}
     if header.origin is not None and "part" not in header.origin:
         origin["base"] = header.origin  # by which `zoo export` finds the names of all weights
-    return Start(
-        source,
-        spec,
-        weights,
-        origin,
-        sides,
-        frozen,
-        adapted,
-        _published(recipe, weights, header, sides),
+    return start._replace(
+        source=source,
+        weights=weights,
+        origin=origin,
+        published=_published(recipe, weights, header, start.sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
         content=header.content_digest,
