@@ -9,10 +9,11 @@ import torch
 from torch.nn.functional import pad
 
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.generation.choosing import Choosing, Row
+from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding, check_numbers, describe
 from zoo.generation.inputs import Given, Inputs
 from zoo.generation.request import Draft, Lookup
+from zoo.generation.scores import Row
 from zoo.transformer import Transformer
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import torch
 
-from zoo.generation.choosing import Choosing, Row, log_probability
+from zoo.generation.choosing import Choosing, log_probability
 from zoo.generation.decoding import Decoding
 from zoo.generation.drafts import Drafter, Drafting, Guess
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Generated, Sampling
 from zoo.generation.sampling import draw, probabilities
+from zoo.generation.scores import Row
 from zoo.generation.search import Step
 from zoo.transformer import Transformer
 

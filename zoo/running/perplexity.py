@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from zoo.devices import input_device
+from zoo.dtypes import widened
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import no_numbers
 from zoo.generation.evaluating import evaluating
@@ -88,8 +89,7 @@ def perplexity(
             states = transformer.decode(values[:, one.begin : one.end])
             logits = transformer.head(states[0, -one.n_scored :])
             labels = values[0, one.end + 1 - one.n_scored : one.end + 1]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            nats += float(F.cross_entropy(logits, labels, reduction="sum"))
+            nats += float(F.cross_entropy(widened(logits), labels, reduction="sum"))
             on_progress(done, len(every))
     if math.isnan(nats):
         raise no_numbers(spec.name, "the scores of the next token")
