@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo.devices import input_device
+from zoo.devices import input_device, input_dtype
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, Memory, describe, encode, no_values
 from zoo.generation.prompts import (
@@ -72,7 +72,7 @@ class Inputs:
             raise no_values(model.spec.name)
         request.ends.check(how.target_vocab)
         request.method.check(how.target_vocab)
-        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        dtype = input_dtype(model)
         read = partial(read_ids, vocab=how.target_vocab, pad="left")
         source = None
         if how.has_source:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.devices import input_device
+from zoo.devices import as_input
 from zoo.errors import InputError, Place, Problem, WeightsError, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
@@ -216,7 +216,7 @@ class ImageModel:
         model = cast("Comparing", self.transformer)
         comparison = self.transformer.spec.model.comparison
         with torch.inference_mode(), evaluating(self.transformer):
-            pixels = self._on_device(pixels)
+            pixels = as_input(self.transformer, pixels)
             embeds = self.task == "embed"
             outputs = model.encode_image(pixels) if embeds else cast("Any", model)(pixels)
             if texts is not None:
@@ -230,11 +230,6 @@ class ImageModel:
                 yield {"embedding": output.tolist()}
             else:
                 yield classes_of(output, names, top=asked.top)
-
-    def _on_device(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels where the model is, in its dtype."""
-        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
-        return pixels.to(input_device(self.transformer), dtype)
 
     def _encode_texts(self, labels: Sequence[str]) -> torch.Tensor:
         """The vectors of labels, (labels, width). Raises InputError if the model compares nothing

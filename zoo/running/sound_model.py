@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.devices import input_device
+from zoo.devices import as_input
 from zoo.errors import InputError, Place, Problem
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
@@ -31,7 +30,7 @@ from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
 from zoo.running.text import Text, Tokenized, read_text
-from zoo.running.transcribing import Heard, Transcriber
+from zoo.running.transcribing import Heard, Transcriber, times_of
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import (
     SlaneySettings,
@@ -236,22 +235,25 @@ class SoundModel:
         if isinstance(sounds, str | bytes) or not isinstance(sounds, Iterable):
             raise InputError('sounds are a list, of one sound too: `run(["speech.wav"])`')
         sounds, task = list(sounds), self.task
-        spec = self.transformer.spec
+        model, spec = self.transformer, self.transformer.spec
         check_top(asked.top, task, spec.name)
+        transcriber = None
         if spec.model.generation is None:
             asked.refuse_generating(spec.name)
         elif asked.method is not None and asked.method.n_answers > 1:
             raise InputError("one text is written of a sound: leave `n_answers` out")
+        else:
+            times = None
+            if asked.timestamps:
+                times = times_of(spec, self.settings, self.sound_settings)
+            transcriber = Transcriber(model, self.text, self.settings, asked, times)
         if places is None:
             places = places_of(sounds, "sound")
-        transcriber = Transcriber(
-            self.transformer, self.text, self.settings, self.sound_settings, asked, count()
-        )
         results: list[dict[str, Any]] = []
         for batch in cut(range(len(sounds))):
             asked_for = [(sounds[place], places[place]) for place in batch]
             for heard in read_each(asked_for, partial(self._heard, whole=asked.timestamps)):
-                if spec.model.generation is None:
+                if transcriber is None:
                     found = self._read(heard.given, task, asked.top)
                 else:
                     found = transcriber.written(heard)
@@ -282,17 +284,12 @@ class SoundModel:
             )
         return Heard(windows, given, read.rate)
 
-    def _on_device(self, given: torch.Tensor) -> torch.Tensor:
-        """Waveforms or spectrograms where the model is, in its dtype."""
-        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
-        return given.to(input_device(self.transformer), dtype)
-
     def _read(self, given: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
         """Run the model on a waveform, (1, samples, 1), or a spectrogram, (1, frames, bands), and
         read off the result."""
         model = self.transformer
         with torch.inference_mode(), evaluating(model):
-            given = self._on_device(given)
+            given = as_input(model, given)
             if task == "embed":
                 output = cast("EncodingSounds", model).encode_sound(given)[0]
             else:
