@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.json_files import read_json
+from zoo.json_files import read_json, read_json_if_there
 from zoo.model_files import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.purpose import Transcription
 from zoo.running.tokenizer_config import read_special_tokens
@@ -64,7 +63,7 @@ def read_letters(folder: Path, how: Transcription) -> Letters | None:
     if not os.path.lexists(path):
         return None
     tokens = {id_: token for token, id_ in token_ids(path).items()}
-    config = _config(folder)
+    config = read_json_if_there(folder / TOKENIZER_CONFIG)
     if os.path.lexists(folder / ADDED_TOKENS):
         added = token_ids(folder / ADDED_TOKENS)
         tokens |= {id_: token for token, id_ in added.items() if id_ not in tokens}
@@ -92,8 +91,3 @@ def token_ids(path: Path) -> dict[str, int]:
         message += "and their ids"
         raise WeightsError(Problem(message, file.place(wrong[0])))
     return dict(file.data)
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    path = folder / TOKENIZER_CONFIG
-    return read_json(path).data if os.path.lexists(path) else {}

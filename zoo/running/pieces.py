@@ -31,6 +31,8 @@ class Pieces(Numbers):
         upper: whether texts are in upper case.
     """
 
+    writes_ids = False
+
     def __init__(self, pieces: Tokens, special: dict[str, int], *, upper: bool = False) -> None:
         super().__init__()
         self.pieces, self.special, self.upper = pieces, special, upper
