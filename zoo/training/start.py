@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, ZooError, placed
-from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.running.labels import published_config
 from zoo.running.text import no_pairs
@@ -20,7 +19,7 @@ from zoo.training.frozen import adapted_weights, frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader, Sides, data_in_words, find_sides
+from zoo.training.sides import Reader, Sides, data_of, find_sides
 from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
@@ -203,33 +202,25 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
     place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
     the reverse."""
     first, sides = splits.train[0], start.sides
-    has_source = first.source is not None
-    of_words = isinstance(sides, Reader) and sides.predicts == "classes_of_words"
-    of_lists = of_words or (isinstance(sides, Reader) and sides.predicts == "classes")
-    given = None
-    if has_source == sides.has_source:
-        if isinstance(first.source, tuple) != of_words:
-            given = "source"
-        elif isinstance(first.target, tuple) != of_lists:
-            given = "target"
-        elif first.second is not None and (of_words or isinstance(sides, Generation)):
-            given = "second"
-        if given is None:
-            return
-    place = recipe.document.place(("data", "kind"), value=True)
-    if given is not None:
-        key = "target" if given == "target" else "source"
-        place = recipe.document.place(("data", key), value=True)
-    raise TrainingError(
-        Problem(
-            f"the data is {told_data(first)}, and the model learns from {data_in_words(sides)}",
-            place,
-            help=_other_data(sides),
-        )
-    )
+    predicts = sides.predicts if isinstance(sides, Reader) else None
+    of_words = predicts == "classes_of_words"
+    if (first.source is not None) != sides.has_source:
+        wrong = "kind"
+    elif isinstance(first.source, tuple) != of_words:
+        wrong = "source"
+    elif isinstance(first.target, tuple) != (of_words or predicts == "classes"):
+        wrong = "target"
+    elif first.second is not None and (of_words or predicts is None):
+        wrong = "source"
+    else:
+        return
+    kind, form = data_of(sides)
+    message = f"the data is {_told_data(first)}, and the model learns from {kind}"
+    place = recipe.document.place(("data", wrong), value=True)
+    raise TrainingError(Problem(message, place, form))
 
 
-def told_data(example: Example) -> str:
+def _told_data(example: Example) -> str:
     """The kind of data that an example is of, in words."""
     if example.source is None:
         return "text"
@@ -239,25 +230,3 @@ def told_data(example: Example) -> str:
     if example.second is not None:
         return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
     return "texts with lists of labels" if lists else "pairs"
-
-
-def _other_data(sides: Sides) -> str:
-    """What data a model could learn from in place of other data."""
-    if isinstance(sides, Generation):
-        if sides.has_source:
-            return 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
-        return 'a decoder learns from `kind = "text"`'
-    if sides.predicts == "masked_tokens":
-        return 'a model that fills in masked tokens learns from `kind = "text"`'
-    if sides.predicts == "classes_of_words":
-        return (
-            'words and their labels are the lists `source` and `target` of `kind = "jsonl"` or '
-            '`"datasets"`'
-        )
-    if sides.predicts == "classes":
-        return (
-            "a text and the list of its labels are the `source` and the `target` of "
-            '`kind = "jsonl"` or `"datasets"`; for one label of each text, leave out '
-            "`problem_type` in the head"
-        )
-    return 'a text and its label are the `source` and the `target` of `kind = "tsv"`'
