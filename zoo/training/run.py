@@ -31,7 +31,7 @@ from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
-from zoo.training.progress import Silent, progress_of
+from zoo.training.progress import progress_of
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
@@ -80,7 +80,6 @@ class Run:
             tokens,
             rows.train,
             rows.valid,
-            Silent(),
             self.checkpoint,
             masker=masker,
         )
@@ -95,12 +94,11 @@ class Run:
                 for note in self.notes():
                     click.echo(note, err=True)
         name = self.recipe.head.name
-        with progress_of(name, done, training.steps, speaks=speaks) as progress:
-            self.loop.progress = progress
-            with warnings.catch_warnings():
-                # A view is what a linear map returns; nothing is written into it.
-                warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
-                self.loop.run(done)
+        shown = progress_of(name, done, training.steps, speaks=speaks)
+        with shown as progress, warnings.catch_warnings():
+            # A view is what a linear map returns; nothing is written into it.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
+            self.loop.run(done, progress)
         if speaks and self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
         if speaks and (failing := self.learned_nothing()):
