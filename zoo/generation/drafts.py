@@ -74,9 +74,7 @@ class Drafting:
         if isinstance(self.draft, Lookup):
             return LookupDrafter(self.draft)
         assert self.inputs is not None
-        decoding = self.inputs.row(number).decoding(
-            self.draft.model, keep=True, back=self.draft.n_tokens
-        )
+        decoding = self.inputs.row(number).decoding(self.draft.model, back=self.draft.n_tokens)
         return ModelDrafter(decoding, self.draft.n_tokens, vocab=self.vocab, choosing=choosing)
 
 

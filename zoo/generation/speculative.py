@@ -31,7 +31,7 @@ def speculative_search(
     for number in range(n * len(sources)):
         prompt = number // n
         alone = inputs.row(prompt)
-        decoding = alone.decoding(model, keep=True, back=drafting.back)
+        decoding = alone.decoding(model, back=drafting.back)
         (seen,) = alone.prompt.lists()
         row = Row(number, sources[prompt], seen)
         yield from speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)
