@@ -25,7 +25,7 @@ from zoo.running.batches import cut
 from zoo.running.labels import published_config, read_labels
 from zoo.running.letters import Letters, read_letters, without_blanks
 from zoo.running.media import places_of, read_each
-from zoo.running.pieces import Pieces, read_pieces
+from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
