@@ -190,7 +190,8 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
         return
     if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
         raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
-    n_special, longest = tokens.n_special(pairs=splits.of_pairs), recipe.training.max_length
+    n_special = len(tokens.added(pairs=splits.of_pairs))
+    longest = recipe.training.max_length
     if longest <= n_special:
         message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
         place = recipe.document.place(("training", "max_length"), value=True)
