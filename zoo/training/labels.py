@@ -49,14 +49,9 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     place = recipe.document.place
     if sides.predicts == "classes":
         _refuse_rows_of_bits(recipe, splits, sides.classes.number)
-    published = labels_of(start.spec, start.origin)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
-    own: tuple[str, ...] = ()
-    if len(published.id2label) >= number:  # otherwise the number may be beyond memory
-        named = (published.id2label.get(n) for n in range(number))
-        own = tuple(name for name in named if name is not None)
-    own = () if len(own) < number or own == unnamed(len(own)) else own
+    own = _own_labels(start, number)
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
         help = f"state `n_classes = {len(learned)}` in the head of the spec"
@@ -85,6 +80,15 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         return start
     spec = replace(start.spec, model=start.spec.model.labelled(labels), origin=None)
     return start._replace(spec=spec)
+
+
+def _own_labels(start: Start, number: int) -> tuple[str, ...]:
+    """The names that a model has for so many classes; none if these are but numbers."""
+    names = labels_of(start.spec, start.origin).id2label
+    if len(names) < number:  # which may be beyond memory
+        return ()
+    own = tuple(names[place] for place in range(number) if place in names)
+    return () if len(own) < number or own == unnamed(number) else own
 
 
 def labels_in(start: Start) -> tuple[str, ...]:
