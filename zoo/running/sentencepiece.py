@@ -48,10 +48,6 @@ class Pieces(Numbers):
         """The id of a token; None if there is no such token."""
         return next((id_ for id_, piece in self.pieces.items() if piece == token), None)
 
-    def tokens(self) -> tuple[Tokens, Tokens]:
-        """The tokens of the output, which are those of the input too."""
-        return self.pieces, self.pieces
-
     def special_tokens(self) -> dict[str, int]:
         """The ids of special tokens, which `decode` leaves out."""
         return self.special

@@ -23,7 +23,7 @@ from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.labels import published_config, read_labels
-from zoo.running.letters import Letters, read_letters, without_blanks
+from zoo.running.letters import read_letters, without_blanks
 from zoo.running.media import places_of, read_each
 from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
@@ -60,15 +60,13 @@ class SoundModel:
     Args:
         transformer: the model.
         sound_settings: how sounds become waveforms or spectrograms.
-        letters: what its ids stand for, if it scores letters for each part of a sound; None if it
-            does not, or if `text` knows what these are.
-        text: turns ids into text, if it generates this or scores the tokens of a tokenizer.
+        text: turns ids into text, if the model generates this or scores the tokens of each part of
+            a sound.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     sound_settings: SoundSettings
-    letters: Letters | None
     text: Text
     settings: SpeechSettings
 
@@ -107,7 +105,8 @@ class SoundModel:
         folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         letters = None if how is None else read_letters(folder, how)
-        text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
+        text: Text = letters or read_pieces(folder) or read_text(folder)
+        settings = SpeechSettings()
         if isinstance(text, Tokenized):
             text.hidden_from = text.id_of(FIRST_TIME)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
@@ -115,7 +114,7 @@ class SoundModel:
             config = published_config(transformer.origin)
             settings = read_settings(folder, config, has_source=True, kind=SpeechSettings)
             settings.check_begin(generation.target_vocab)
-        return cls(transformer, sound_settings, letters, text, settings)
+        return cls(transformer, sound_settings, text, settings)
 
     @property
     def task(self) -> Task:
@@ -298,8 +297,7 @@ class SoundModel:
         how = model.spec.model.transcription
         if how is not None:
             ids = without_blanks(output.argmax(-1).tolist(), how.blank)
-            text = self.text.decode(ids) if self.letters is None else self.letters.text(ids)
-            return {"text": text, "ids": ids}
+            return {"text": self.text.decode(ids), "ids": ids}
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": output.tolist()}
