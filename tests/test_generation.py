@@ -27,7 +27,7 @@ from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import Generated
 from zoo.generation.sampling import FEW, draw, probabilities
-from zoo.generation.scores import BLOCK, SHARE, constrain, largest
+from zoo.generation.scores import BLOCK, SHARE, Row, constrain, largest
 from zoo.transformer import Transformer
 
 VOCAB, EOS, START, NEW = 61, 2, 60, 14
@@ -390,9 +390,8 @@ def test_an_end_that_is_a_bad_word_alone_is_generated(
 def test_a_bad_word_is_forbidden_after_its_own_beginning_alone() -> None:
     method, ends = zoo.Greedy(bad_words=((2, 3), (1, 2, 0))), Ends.read(9, (), ())
     sequences = [[2], [3], [1], [0, 2], [2, 1], [1, 2], [3, 2], [2, 3]]
-    found = constrain(
-        torch.zeros(len(sequences), 4), sequences, [[]] * len(sequences), method, 0, ends
-    )
+    rows = [Row(number, [], sequence) for number, sequence in enumerate(sequences)]
+    found = constrain(torch.zeros(len(rows), 4), rows, method, ends)
     forbidden = [[3], [], [], [3], [], [0, 3], [3], []]
     assert [(row == -torch.inf).nonzero().flatten().tolist() for row in found] == forbidden
 

@@ -14,8 +14,8 @@ from test_cache import VARIANTS, built, tiny
 import zoo
 from zoo.cache import Cache
 from zoo.errors import InputError
-from zoo.generation.choosing import Row
 from zoo.generation.drafts import LookupDrafter
+from zoo.generation.scores import Row
 from zoo.transformer import Transformer
 
 PROMPTS = [[3, 7, 4, 9, 11, 6, 8], [8, 4], [7, 5, 3, 12, 16]]

@@ -104,6 +104,12 @@ def test_what_is_decoded_grows_as_the_text() -> None:
     assert text.decoded < 50 * 1000
 
 
+def test_stop_texts_are_read_without_a_table_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 250,000 tokens it takes longer than a step of a small model."""
+    monkeypatch.delattr(Tokenized, "tokens")
+    assert reading(["a"], TEXTS["words"][0]).texts == ("a",)
+
+
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder and a translator whose tokens are letters, one of two letters, and special ones."""

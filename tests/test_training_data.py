@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.decoders import Strip
 from tokenizers.models import WordLevel
-from toy_training import MODEL, PAIRS, RECIPE, write_toy
+from toy_training import PAIRS, RECIPE, write_toy
 
 import zoo
 from zoo.errors import Place, TrainingError
@@ -24,12 +24,9 @@ from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, part
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
-from zoo.training.encoding import encode
-from zoo.training.learner import Learner
-from zoo.training.optimization import make_optimizer
+from zoo.training.encoding import encode, encode_parts
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
-from zoo.training.run import Run
 from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.start import find_data
@@ -531,15 +528,12 @@ def test_all_but_the_test_data_is_packed_if_the_recipe_says_so(
     recipe = RECIPE.replace('kind = "tsv"\ntrain = "toy.tsv"', stated)
     recipe = recipe.replace("= 300", "= 300\nmax_length = 9")
     texts = [Example(None, target) for _, target in PAIRS]
-    model = zoo.build(MODEL)
-    found = read_recipe(write_toy(tmp_path, recipe))
-    optimizer = make_optimizer(found.optimizer, model)
-    learner = Learner(model.spec, model, optimizer, None, frozenset())
-    run = Run(found, tmp_path, learner, tokens, Splits(texts, texts[:9], texts[:9]), None)
-    for rows, of in ((run.train, texts), (run.valid, texts[:9])):
-        assert rows == encode(of, tokens, max_length=9, packed=packed == "true")
-    assert run.test == encode(texts[:9], tokens, max_length=9)
-    assert (run.test == run.valid) == (packed == "false")
+    table = read_recipe(write_toy(tmp_path, recipe))
+    rows = encode_parts(Splits(texts, texts[:9], texts[:9]), tokens, table)
+    for found, of in ((rows.train, texts), (rows.valid, texts[:9])):
+        assert found == encode(of, tokens, max_length=9, packed=packed == "true")
+    assert rows.test == encode(texts[:9], tokens, max_length=9)
+    assert (rows.test == rows.valid) == (packed == "false")
 
 
 ROWS = st.lists(

@@ -22,6 +22,7 @@ import zoo
 from zoo.cli import run
 from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoint_state, checkpoints
+from zoo.training import data as data_module
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets
 from zoo.training.hub import read_split
@@ -269,6 +270,26 @@ def test_an_unknown_label_is_told_once(project: Path, refused: Refused) -> None:
     assert refused("train", "recipe.toml", "-o", "out").count("unknown label `over`") == 1
 
 
+def test_of_many_unknown_labels_the_first_are_looked_up(
+    project: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, the data is read again: of thousands, that would take minutes."""
+    stated = '"model.toml"\nlabels = ["under", "beside", "above"]'
+    write_encoder(project, SHORT_OF_CLASSES.replace('"model.toml"', stated), CLASSES)
+    Path("labels.tsv").write_text("".join(f"a {n}\tlabel {n}\n" for n in range(300)))
+    looked_up: list[str] = []
+
+    def place_of_label(data: Any, folder: Path, part: str, label: str) -> Any:
+        looked_up.append(label)
+        return data_module.place_of_label(data, folder, part, label)
+
+    monkeypatch.setattr("zoo.training.labels.place_of_label", place_of_label)
+    told = refused("train", "recipe.toml", "-o", "out")
+    assert "labels.tsv:1:5: error: unknown label `label 0`" in told
+    assert "error: 292 more unknown labels" in told
+    assert len(looked_up) == 8
+
+
 # --- data sets ----------------------------------------------------------------------------------
 
 
@@ -304,7 +325,7 @@ def test_a_nested_label_has_its_name(project: Path, monkeypatch: pytest.MonkeyPa
     Path("rows").mkdir()
     datasets.Dataset.from_dict(rows, features=features).to_parquet("rows/train.parquet")
     table = Datasets(path="rows", source="text", target="of.label")
-    assert [*read_split(table, Path(), "train")] == [("a", None, "over"), ("b", None, "under")]
+    assert [*read_split(table, Path(), "train")] == [("a", "over", None), ("b", "under", None)]
 
 
 def test_a_secret_label_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from codecs import BOM_UTF8
 from collections import Counter
@@ -71,6 +72,11 @@ def read_json(path: Path) -> JsonFile:
         WeightsError: it is missing, too large, not JSON, or not an object.
     """
     return parse_json(path, read_bytes(path))
+
+
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """Read the object of a file, which is empty if there is no file. Raises as `read_json`."""
+    return read_json(path).data if os.path.lexists(path) else {}
 
 
 def read_bytes(path: Path) -> bytes:

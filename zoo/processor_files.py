@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS
 from zoo.json_files import JsonFile, read_json
+from zoo.validating.value_errors import value_message
+from zoo.wording import did_you_mean, dotted
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,20 @@ class ProcessorFile:
         """The place of a key, or without one, of all settings; that of the file if the key is not
         written there."""
         return self.file.place(*self.inside, *keys)
+
+    def problem(self, details: ErrorDetails, what: str, known: Collection[str]) -> Problem:
+        """The problem for an error of pydantic in these settings of `what`, such as `images`, of
+        which those of the names `known` are supported."""
+        keys = tuple(map(str, details["loc"]))
+        place = self.place(*keys)
+        if place.line is None:  # such as a number in an array
+            place = self.place(*keys[:1])
+        if details["type"] == "extra_forbidden":
+            hint = did_you_mean(keys[0], known) if len(keys) == 1 else None
+            message = f"`{dotted(keys)}` is a setting of {what} that is not supported"
+            return Problem(message, place, hint)
+        message = value_message(details)
+        return Problem(f"`{dotted(keys)}` {message}" if keys else message, place)
 
 
 def read_processor_file(folder: Path, nested: str, *, what: str, example: str) -> ProcessorFile:

@@ -10,10 +10,11 @@ from torch.nn import functional as F
 
 from zoo.auxiliary import auxiliary_loss
 from zoo.generation import stream
-from zoo.machine.devices import input_device
+from zoo.machine.devices import input_device, input_dtype
 from zoo.reports.flops import count_forward
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import widened
 
 Task = Literal["forward", "train", "generate"]
 Unit = Literal["tokens", "images", "pairs"]
@@ -105,8 +106,7 @@ def train(model: Transformer, sizes: Sizes) -> Run:
         output: torch.Tensor = model(*inputs)
         scores = output.flatten(0, -2)
         labels = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        loss = F.cross_entropy(wide, labels) + auxiliary_loss(model)
+        loss = F.cross_entropy(widened(scores), labels) + auxiliary_loss(model)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -146,8 +146,7 @@ RUNS: Mapping[Task, Callable[[Transformer, Sizes], Run]] = {
 def inputs_of(model: Transformer, sizes: Sizes) -> list[torch.Tensor]:
     """Return random inputs of a model, the same for every model that takes alike: its images, then
     its ids, none of them padding."""
-    device = input_device(model)
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    device, dtype = input_device(model), input_dtype(model)
     random = torch.Generator().manual_seed(0)
     inputs: list[torch.Tensor] = []
     for shape in model.spec.model.images.values():

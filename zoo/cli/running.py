@@ -213,12 +213,13 @@ def run(context: click.Context, /, **given: Any) -> None:
 
     with _options_named(context):
         options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
+        registry = context.obj()
         found = load_runner(
             options.model,
             of_texts=options.texts,
             device=options.device,
             dtype=options.dtype,
-            registry=context.obj(),
+            registry=registry,
         )
         if options.weights == "int8":
             quantize_weights(found.transformer)
@@ -227,7 +228,7 @@ def run(context: click.Context, /, **given: Any) -> None:
         source, target = options.source_language, options.target_language
         if not isinstance(found, ImageModel) and (source or target):
             found = found.translating(source=source, target=target)
-        _answer_inputs(found, options.asked(found, context.obj()), options)
+        _answer_inputs(found, options.asked(found, registry), options)
 
 
 def _refuse_unfitting(context: click.Context, model: Runner) -> None:

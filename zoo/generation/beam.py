@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from zoo.generation.choosing import Row, judged
+from zoo.generation.choosing import judged
 from zoo.generation.decoding import Decoding
 from zoo.generation.ends import Ends
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, with_others
-from zoo.generation.scores import largest
+from zoo.generation.scores import Row, largest
+from zoo.weights.dtypes import widened
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     # function judges: then fewer may go on, as in `transformers`.
     n_best = (1 + max(len(ends.last_ids), ends.judge is not None)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
-        found = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+        found = widened(scores).log_softmax(-1)
         found = judged(found, _sequences(rows, sources, begun), method, n_tokens - 1, ends)
         if method.renormalize:
             found = found.log_softmax(-1)

@@ -4,7 +4,7 @@ sampling."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -12,24 +12,8 @@ import torch
 from zoo.generation.ends import Ends
 from zoo.generation.methods import Greedy, Method, Sampling
 from zoo.generation.sampling import draw, probabilities
-from zoo.generation.scores import constrain, penalize
-
-
-@dataclass(slots=True)
-class Row:
-    """A sequence that is being generated: its index in the batch, the ids of its source and of its
-    prompt, its new ids, and the sum of their log-probabilities."""
-
-    number: int
-    source: list[int]
-    seen: list[int]
-    ids: list[int] = field(default_factory=list[int])
-    score: float = 0.0
-
-    @property
-    def sequence(self) -> list[int]:
-        """All its ids so far."""
-        return self.seen + self.ids
+from zoo.generation.scores import Row, constrain, penalize
+from zoo.weights.dtypes import widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +41,7 @@ class Choosing:
     def judged(self, scores: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         """The scores to choose by, (rows, vocab), in float32 or wider, of the model's, (rows,
         vocab), and the sequences, with as many new ids each."""
-        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return judged(wide, rows, self.method, len(rows[0].ids), self.ends)
+        return judged(widened(scores), rows, self.method, len(rows[0].ids), self.ends)
 
     def choose(self, judged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Choose a token of each row of judged scores, (rows, vocab).
@@ -92,18 +75,16 @@ def judged(
     if not (penalizes or constrains):
         return scores
     rows = list(rows)
-    sequences, sources = [row.sequence for row in rows], [row.source for row in rows]
     if penalizes:
-        seen = _rectangle(sequences, scores.device)
+        seen = _rectangle([row.sequence for row in rows], scores.device)
         scores = penalize(scores, seen, method.repetition_penalty)
-    return constrain(scores, sequences, sources, method, n_new, ends) if constrains else scores
+    return constrain(scores, rows, method, ends) if constrains else scores
 
 
 def log_probability(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """The log-probability, (rows,), of chosen tokens, (rows, 1), under the model's scores, (rows,
     vocab)."""
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    return wide.log_softmax(-1).gather(1, chosen)[:, 0]
+    return widened(scores).log_softmax(-1).gather(1, chosen)[:, 0]
 
 
 def _rectangle(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:

@@ -9,10 +9,11 @@ import torch
 from torch.nn.functional import pad
 
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.generation.choosing import Choosing, Row
+from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding, check_numbers, describe
 from zoo.generation.inputs import Given, Inputs
 from zoo.generation.request import Draft, Lookup
+from zoo.generation.scores import Row
 from zoo.transformer import Transformer
 
 
@@ -73,9 +74,7 @@ class Drafting:
         if isinstance(self.draft, Lookup):
             return LookupDrafter(self.draft)
         assert self.inputs is not None
-        decoding = self.inputs.row(number).decoding(
-            self.draft.model, keep=True, back=self.draft.n_tokens
-        )
+        decoding = self.inputs.row(number).decoding(self.draft.model, back=self.draft.n_tokens)
         return ModelDrafter(decoding, self.draft.n_tokens, vocab=self.vocab, choosing=choosing)
 
 

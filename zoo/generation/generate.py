@@ -12,7 +12,6 @@ import torch
 from zoo.errors import InputError
 from zoo.generation.beam import beam_search
 from zoo.generation.choosing import Choosing
-from zoo.generation.decoding import Decoding
 from zoo.generation.drafts import Drafting
 from zoo.generation.ends import Ends, Stop
 from zoo.generation.evaluating import evaluating
@@ -183,11 +182,6 @@ class _Ready:
         fetched = any(map(is_fetched, self.models))
         return torch.no_grad() if fetched else torch.inference_mode()
 
-    def begin(self) -> Decoding:
-        """The state in which decoding starts."""
-        request = self.inputs.request
-        return self.inputs.decoding(self.model, keep=request.cache, record=request.cuda_graph)
-
     def search(self) -> Iterator[Step]:
         """Greedy search and sampling, by steps."""
         request = self.inputs.request
@@ -195,7 +189,7 @@ class _Ready:
         device = self.inputs.prompt.values.device
         choosing = Choosing.begin(request.method, request.ends, device)
         if self.drafting is None:
-            decoding = self.begin()
+            decoding = self.inputs.decoding(self.model)
             yield from search(decoding, self.inputs, choosing)
             decoding.accompany()
         else:
@@ -203,7 +197,7 @@ class _Ready:
 
     def beam_search(self, method: Beam) -> list[Generated]:
         """The best sequences of a beam search."""
-        decoding = self.begin()
+        decoding = self.inputs.decoding(self.model)
         found = beam_search(decoding, self.inputs, method)
         decoding.accompany()
         return found

@@ -21,7 +21,7 @@ from zoo.generation.prompts import (
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
-from zoo.machine.devices import input_device
+from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
 from zoo.wording import counted
@@ -72,7 +72,7 @@ class Inputs:
             raise no_values(model.spec.name)
         request.ends.check(how.target_vocab)
         request.method.check(how.target_vocab)
-        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        dtype = input_dtype(model)
         read = partial(read_ids, vocab=how.target_vocab, pad="left")
         source = None
         if how.has_source:
@@ -104,15 +104,12 @@ class Inputs:
         memory = None if self.memory is None else self.memory.row(number)
         return replace(self, prompt=self.prompt.row(number), source=source, memory=memory)
 
-    def decoding(
-        self, model: Transformer, *, keep: bool, back: int = 0, record: bool = False
-    ) -> Decoding:
+    def decoding(self, model: Transformer, *, back: int = 0) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts, of
-        which the last `back` tokens can be taken back; with `record`, its steps are recorded as a
-        CUDA graph.
+        which the last `back` tokens can be taken back.
 
         Raises:
-            InputError: its steps cannot be recorded.
+            InputError: its steps are to be recorded, and cannot be.
         """
         memory = self.memory
         if memory is None and self.source is not None:
@@ -121,9 +118,9 @@ class Inputs:
             memory = Memory(memory.states, memory.mask)  # decoding leaves rows out
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.request.ends.max_new_tokens - 1
-        if record:
+        if self.request.cuda_graph:
             return RecordedDecoding(model, capacity=capacity, memory=memory)
-        return Decoding(model, capacity=capacity, memory=memory, keep=keep, back=back)
+        return Decoding(model, capacity=capacity, memory=memory, keep=self.request.cache, back=back)
 
 
 def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:

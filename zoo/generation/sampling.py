@@ -6,6 +6,7 @@ import torch
 
 from zoo.generation.methods import Sampling
 from zoo.generation.scores import largest
+from zoo.weights.dtypes import widened
 
 FEW = 512
 """The number of likeliest tokens in which `top_p` is looked for first. Mostly they are enough, and
@@ -23,7 +24,7 @@ def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
         Probabilities, (rows, vocab), in float32 or wider. Each row sums to 1 and keeps at least one
         token.
     """
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32)) / method.temperature
+    wide = widened(scores) / method.temperature
     if method.top_k is not None and method.top_k < wide.shape[-1]:
         least = largest(wide, method.top_k)[0][:, -1:]
         wide = wide.masked_fill(wide < least, -torch.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -16,6 +17,23 @@ SHARE = 8
 """`largest` looks in blocks if they are at most one of `SHARE`; of more, `topk` takes less time."""
 
 
+@dataclass(slots=True)
+class Row:
+    """A sequence that is being generated: its index in the batch, the ids of its source and of its
+    prompt, its new ids, and the sum of their log-probabilities."""
+
+    number: int
+    source: list[int]
+    seen: list[int]
+    ids: list[int] = field(default_factory=list[int])
+    score: float = 0.0
+
+    @property
+    def sequence(self) -> list[int]:
+        """All its ids so far."""
+        return self.seen + self.ids
+
+
 def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
     """Penalize the scores, (rows, vocab), of the tokens in `seen`, (rows, n), for repetition."""
     found = scores.gather(1, seen)
@@ -23,30 +41,23 @@ def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.
 
 
 def constrain(
-    scores: torch.Tensor,
-    sequences: Sequence[list[int]],
-    sources: Sequence[list[int]],
-    method: Method,
-    n_new: int,
-    ends: Ends,
+    scores: torch.Tensor, rows: Sequence[Row], method: Method, ends: Ends
 ) -> torch.Tensor:
     """Forbid and force tokens as the method says.
 
     Args:
         scores: the scores of the next token, (rows, vocab).
-        sequences: the ids of each row so far, with those of its prompt.
-        sources: the ids of each row's source, for `encoder_no_repeat_ngram_size`.
+        rows: the sequences, with as many new ids each.
         method: what is forbidden and forced.
-        n_new: how many of the ids of each row are new.
         ends: when a sequence ends.
 
     Returns:
         Scores, (rows, vocab): -inf for a token that is forbidden, and 0 for one that is forced. If
         all tokens of a row are forbidden, none of them is.
     """
-    found = _constrain(scores, sequences, sources, method, n_new, ends)
+    found = _constrain(scores, rows, method, ends)
     if method.timestamp_begin is not None:
-        new = [sequence[len(sequence) - n_new :] for sequence in sequences]
+        new = [row.ids for row in rows]
         timed = mark_times(found, new, method.timestamp_begin, method.max_initial_timestamp, ends)
         found = timed.where((timed > -torch.inf).any(-1, keepdim=True), found)
     return found
@@ -95,14 +106,10 @@ def mark_times(
 
 
 def _constrain(
-    scores: torch.Tensor,
-    sequences: Sequence[list[int]],
-    sources: Sequence[list[int]],
-    method: Method,
-    n_new: int,
-    ends: Ends,
+    scores: torch.Tensor, rows: Sequence[Row], method: Method, ends: Ends
 ) -> torch.Tensor:
     """As `constrain`, without times."""
+    n_new = len(rows[0].ids)
     forced = method.first_id if n_new == 0 else None
     if method.last_id is not None and n_new == ends.max_new_tokens - 1:
         forced = method.last_id
@@ -116,15 +123,16 @@ def _constrain(
     if n_new < method.min_new_tokens:
         everywhere.update(ends.eos)
     places: list[tuple[int, int]] = []
-    for row, (sequence, source) in enumerate(zip(sequences, sources, strict=True)):
+    for place, row in enumerate(rows):
+        sequence = row.sequence
         repeats = _repeats(sequence, sequence, method.no_repeat_ngram_size)
-        copies = _repeats(sequence, source, method.encoder_no_repeat_ngram_size)
+        copies = _repeats(sequence, row.source, method.encoder_no_repeat_ngram_size)
         bad = _bad(sequence, method, ends.eos)
-        places += [(row, id_) for id_ in everywhere.union(repeats, copies, bad)]
+        places += [(place, id_) for id_ in everywhere.union(repeats, copies, bad)]
     if not places:
         return scores
-    rows, ids = torch.tensor(places, device=scores.device).unbind(1)
-    found = scores.index_put((rows, ids), scores.new_tensor(-torch.inf))
+    at = torch.tensor(places, device=scores.device).unbind(1)
+    found = scores.index_put(at, scores.new_tensor(-torch.inf))
     return found.where((found > -torch.inf).any(-1, keepdim=True), scores)
 
 

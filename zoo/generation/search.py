@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-from zoo.generation.choosing import Choosing, Row, log_probability
+from zoo.generation.choosing import Choosing, log_probability
 from zoo.generation.decoding import Decoding
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Generated
+from zoo.generation.scores import Row
 
 Step = tuple[list[int | None], list[tuple[int, Generated]]]
 """The new token of each row, None for rows that have ended earlier; and the results of the rows

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import torch
 
-from zoo.generation.choosing import Choosing, Row, log_probability
+from zoo.generation.choosing import Choosing, log_probability
 from zoo.generation.decoding import Decoding
 from zoo.generation.drafts import Drafter, Drafting, Guess
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Generated, Sampling
 from zoo.generation.sampling import draw, probabilities
+from zoo.generation.scores import Row
 from zoo.generation.search import Step
 from zoo.transformer import Transformer
 
@@ -30,7 +31,7 @@ def speculative_search(
     for number in range(n * len(sources)):
         prompt = number // n
         alone = inputs.row(prompt)
-        decoding = alone.decoding(model, keep=True, back=drafting.back)
+        decoding = alone.decoding(model, back=drafting.back)
         (seen,) = alone.prompt.lists()
         row = Row(number, sources[prompt], seen)
         yield from speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from zoo.errors import Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
-from zoo.validating.value_errors import value_message
-from zoo.wording import allowed, did_you_mean, dotted, quoted
+from zoo.wording import allowed, did_you_mean, quoted
 
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
@@ -220,7 +218,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
             {**processor.defaults, **stated, "order": processor.order}
         )
     except ValidationError as error:
-        problems += [_problem(details, file) for details in error.errors()]
+        problems += [file.problem(details, "images", fields) for details in error.errors()]
     if problems:
         raise WeightsError(in_order(problems))
     return PublishedSettings(settings, file)
@@ -254,14 +252,3 @@ def _size(value: object, *, square: bool) -> object:
     if isinstance(value, dict):
         return {key: one for key, one in value.items() if one is not None}
     return value
-
-
-def _problem(details: ErrorDetails, file: ProcessorFile) -> Problem:
-    keys = tuple(str(key) for key in details["loc"])
-    place = file.place(*keys)
-    if place.line is None:  # such as a number in an array
-        place = file.place(*keys[:1])
-    if details["type"] == "extra_forbidden":
-        return Problem(f"`{dotted(keys)}` is a setting of images that is not supported", place)
-    message = value_message(details)
-    return Problem(f"`{dotted(keys)}` {message}" if keys else message, place)

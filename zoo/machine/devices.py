@@ -1,4 +1,4 @@
-"""The device of a model."""
+"""The device of a model, and what its inputs are there."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def input_device(model: nn.Module) -> torch.device:
         if where is not None:
             return torch.device(where)
     return device
+
+
+def input_dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype of the first floating-point parameter, which inputs that are no ids get."""
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def as_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return pixels, waveforms or spectrograms where the model is, in its dtype."""
+    return x.to(input_device(model), input_dtype(model))

@@ -12,7 +12,7 @@ text.py                 from text to ids and back; tokenizer_file.py, tokenizer_
 chat.py, languages.py   the prompts of chats and of translators
 sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with
                         images
-letters.py              the text of a sound by letters; pieces.py, by pieces of SentencePiece
+letters.py              the text of a sound by letters; sentencepiece.py, by its pieces
 transcribing.py         the text of a sound that is generated; speech.py, how it begins
 
 Generating:

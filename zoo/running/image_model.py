@@ -18,7 +18,7 @@ from zoo.images.files import pillow, read_image
 from zoo.images.pixels import pixels_of
 from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
 from zoo.loading import load
-from zoo.machine.devices import input_device
+from zoo.machine.devices import as_input
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
@@ -216,7 +216,7 @@ class ImageModel:
         model = cast("Comparing", self.transformer)
         comparison = self.transformer.spec.model.comparison
         with torch.inference_mode(), evaluating(self.transformer):
-            pixels = self._on_device(pixels)
+            pixels = as_input(self.transformer, pixels)
             embeds = self.task == "embed"
             outputs = model.encode_image(pixels) if embeds else cast("Any", model)(pixels)
             if texts is not None:
@@ -230,11 +230,6 @@ class ImageModel:
                 yield {"embedding": output.tolist()}
             else:
                 yield classes_of(output, names, top=asked.top)
-
-    def _on_device(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels where the model is, in its dtype."""
-        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
-        return pixels.to(input_device(self.transformer), dtype)
 
     def _encode_texts(self, labels: Sequence[str]) -> torch.Tensor:
         """The vectors of labels, (labels, width). Raises InputError if the model compares nothing

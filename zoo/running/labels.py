@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import (
@@ -56,7 +57,10 @@ def read_labels(model: Transformer) -> Labels:
 def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:
     """Read the classes of a model from its spec and from the config.json that it was imported with,
     if there was one and it can be read. What the spec says comes first."""
-    found = _published(published_config(origin))
+    config, found = published_config(origin), Labels()
+    if config is not None:
+        with suppress(ValueError, RecursionError):
+            found = Labels.model_validate(json.loads(config))
     classes = spec.model.classes
     stated: dict[str, object] = {}
     if classes is not None and classes.labels is not None:
@@ -64,12 +68,3 @@ def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:
     if classes is not None and classes.problem_type is not None:
         stated["problem_type"] = classes.problem_type
     return found.model_copy(update=stated)
-
-
-def _published(config: str | None) -> Labels:
-    if config is None:
-        return Labels()
-    try:
-        return Labels.model_validate(json.loads(config))
-    except (ValueError, RecursionError):
-        return Labels()

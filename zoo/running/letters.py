@@ -4,16 +4,15 @@ does it (Graves et al. 2006), with the letters of a model's folder."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.files.of_model import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
-from zoo.json_files import read_json
+from zoo.json_files import read_json, read_json_if_there
 from zoo.purpose import Transcription
+from zoo.running.text import Numbers, Tokens
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.wording import quoted
 
@@ -27,27 +26,29 @@ def without_blanks(ids: Iterable[int], blank: int) -> list[int]:
     return [id_ for id_, _ in groupby(ids) if id_ != blank]
 
 
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """The tokens of a model that writes letters.
+class Letters(Numbers):
+    """Text by letters. What is read is written as ids.
 
     Args:
-        tokens: their texts by their ids.
+        letters: the tokens by their ids.
         delimiter: the token between words.
         space: what it becomes in a text.
         unknown: what an id without a token becomes.
         lower: whether texts are in lower case.
     """
 
-    tokens: Mapping[int, str]
-    delimiter: str = DELIMITER
-    space: str = " "
-    unknown: str = UNKNOWN
-    lower: bool = False
+    writes_ids = False
 
-    def text(self, ids: Sequence[int]) -> str:
+    def __init__(
+        self, letters: Tokens, *, delimiter: str, space: str, unknown: str, lower: bool
+    ) -> None:
+        super().__init__()
+        self.letters, self.delimiter, self.space = letters, delimiter, space
+        self.unknown, self.lower = unknown, lower
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids without blanks."""
-        found = (self.tokens.get(id_, self.unknown) for id_ in ids)
+        found = (self.letters.get(id_, self.unknown) for id_ in ids)
         text = "".join(self.space if one == self.delimiter else one for one in found).strip()
         return text.lower() if self.lower else text
 
@@ -64,7 +65,7 @@ def read_letters(folder: Path, how: Transcription) -> Letters | None:
     if not os.path.lexists(path):
         return None
     tokens = {id_: token for token, id_ in token_ids(path).items()}
-    config = _config(folder)
+    config = read_json_if_there(folder / TOKENIZER_CONFIG)
     if os.path.lexists(folder / ADDED_TOKENS):
         added = token_ids(folder / ADDED_TOKENS)
         tokens |= {id_: token for token, id_ in added.items() if id_ not in tokens}
@@ -92,8 +93,3 @@ def token_ids(path: Path) -> dict[str, int]:
         message += "and their ids"
         raise WeightsError(Problem(message, file.place(wrong[0])))
     return dict(file.data)
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    path = folder / TOKENIZER_CONFIG
-    return read_json(path).data if os.path.lexists(path) else {}

@@ -19,6 +19,7 @@ from zoo.running.text import Tokenized
 from zoo.running.text_model import TextModel
 from zoo.running.tokenizer_file import encode
 from zoo.spec import ModelSpec
+from zoo.weights.dtypes import widened
 
 WINDOW = 1024
 """The default window in tokens, for models with at least this number of positions."""
@@ -88,8 +89,7 @@ def perplexity(
             states = transformer.decode(values[:, one.begin : one.end])
             logits = transformer.head(states[0, -one.n_scored :])
             labels = values[0, one.end + 1 - one.n_scored : one.end + 1]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            nats += float(F.cross_entropy(logits, labels, reduction="sum"))
+            nats += float(F.cross_entropy(widened(logits), labels, reduction="sum"))
             on_progress(done, len(every))
     if math.isnan(nats):
         raise no_numbers(spec.name, "the scores of the next token")

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.files.of_model import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
-from zoo.json_files import read_json
+from zoo.json_files import read_json, read_json_if_there
 from zoo.validating.value_errors import value_message
 
 
@@ -78,9 +78,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def _read(path: Path, kind: type[_Model]) -> _Model:
     """The values of a file, or the defaults if there is none."""
-    values: dict[str, Any] = read_json(path).data if os.path.lexists(path) else {}
+    values = read_json_if_there(path).items()
     try:
-        return kind.model_validate({k: v for k, v in values.items() if v is not None})
+        return kind.model_validate({key: value for key, value in values if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         message = f"`{first['loc'][0]}` {value_message(first)}"

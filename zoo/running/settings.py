@@ -276,10 +276,11 @@ def read_settings(
         changes["forced_eos_token_id"] = min(found.forced_eos_token_id, default=None)
     if not has_source:
         changes["forced_bos_token_id"] = None
-        if found.min_length and found.min_new_tokens is None:
+    if found.min_length and found.min_new_tokens is None:
+        if has_source:
+            changes["min_new_tokens"] = found.min_length - 1  # without what begins the target
+        else:
             unsupported.append("min_length")
-    elif found.min_length and found.min_new_tokens is None:
-        changes["min_new_tokens"] = found.min_length - 1  # without the id that begins the target
     if (found.num_beams or 1) > 1 and found.do_sample:
         unsupported.append("num_beams")
     if unsupported:

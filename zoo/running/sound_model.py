@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -17,21 +16,21 @@ from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
-from zoo.machine.devices import input_device
+from zoo.machine.devices import as_input
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.labels import published_config, read_labels
-from zoo.running.letters import Letters, read_letters, without_blanks
+from zoo.running.letters import read_letters, without_blanks
 from zoo.running.media import places_of, read_each
-from zoo.running.pieces import Pieces, read_pieces
+from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
 from zoo.running.text import Text, Tokenized, read_text
-from zoo.running.transcribing import Heard, Transcriber
+from zoo.running.transcribing import Heard, Transcriber, times_of
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import (
     SlaneySettings,
@@ -61,15 +60,13 @@ class SoundModel:
     Args:
         transformer: the model.
         sound_settings: how sounds become waveforms or spectrograms.
-        letters: what its ids stand for, if it scores letters for each part of a sound; None if it
-            does not, or if `text` knows what these are.
-        text: turns ids into text, if it generates this or scores the tokens of a tokenizer.
+        text: turns ids into text, if the model generates this or scores the tokens of each part of
+            a sound.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     sound_settings: SoundSettings
-    letters: Letters | None
     text: Text
     settings: SpeechSettings
 
@@ -108,7 +105,8 @@ class SoundModel:
         folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         letters = None if how is None else read_letters(folder, how)
-        text, settings = read_pieces(folder) or read_text(folder), SpeechSettings()
+        text: Text = letters or read_pieces(folder) or read_text(folder)
+        settings = SpeechSettings()
         if isinstance(text, Tokenized):
             text.hidden_from = text.id_of(FIRST_TIME)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
@@ -116,7 +114,7 @@ class SoundModel:
             config = published_config(transformer.origin)
             settings = read_settings(folder, config, has_source=True, kind=SpeechSettings)
             settings.check_begin(generation.target_vocab)
-        return cls(transformer, sound_settings, letters, text, settings)
+        return cls(transformer, sound_settings, text, settings)
 
     @property
     def task(self) -> Task:
@@ -236,22 +234,25 @@ class SoundModel:
         if isinstance(sounds, str | bytes) or not isinstance(sounds, Iterable):
             raise InputError('sounds are a list, of one sound too: `run(["speech.wav"])`')
         sounds, task = list(sounds), self.task
-        spec = self.transformer.spec
+        model, spec = self.transformer, self.transformer.spec
         check_top(asked.top, task, spec.name)
+        transcriber = None
         if spec.model.generation is None:
             asked.refuse_generating(spec.name)
         elif asked.method is not None and asked.method.n_answers > 1:
             raise InputError("one text is written of a sound: leave `n_answers` out")
+        else:
+            times = None
+            if asked.timestamps:
+                times = times_of(spec, self.settings, self.sound_settings)
+            transcriber = Transcriber(model, self.text, self.settings, asked, times)
         if places is None:
             places = places_of(sounds, "sound")
-        transcriber = Transcriber(
-            self.transformer, self.text, self.settings, self.sound_settings, asked, count()
-        )
         results: list[dict[str, Any]] = []
         for batch in cut(range(len(sounds))):
             asked_for = [(sounds[place], places[place]) for place in batch]
             for heard in read_each(asked_for, partial(self._heard, whole=asked.timestamps)):
-                if spec.model.generation is None:
+                if transcriber is None:
                     found = self._read(heard.given, task, asked.top)
                 else:
                     found = transcriber.written(heard)
@@ -282,17 +283,12 @@ class SoundModel:
             )
         return Heard(windows, given, read.rate)
 
-    def _on_device(self, given: torch.Tensor) -> torch.Tensor:
-        """Waveforms or spectrograms where the model is, in its dtype."""
-        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
-        return given.to(input_device(self.transformer), dtype)
-
     def _read(self, given: torch.Tensor, task: Task, top: int | None) -> dict[str, Any]:
         """Run the model on a waveform, (1, samples, 1), or a spectrogram, (1, frames, bands), and
         read off the result."""
         model = self.transformer
         with torch.inference_mode(), evaluating(model):
-            given = self._on_device(given)
+            given = as_input(model, given)
             if task == "embed":
                 output = cast("EncodingSounds", model).encode_sound(given)[0]
             else:
@@ -301,8 +297,7 @@ class SoundModel:
         how = model.spec.model.transcription
         if how is not None:
             ids = without_blanks(output.argmax(-1).tolist(), how.blank)
-            text = self.text.decode(ids) if self.letters is None else self.letters.text(ids)
-            return {"text": text, "ids": ids}
+            return {"text": self.text.decode(ids), "ids": ids}
         if task == "classify":
             return classes_of(output, read_labels(model), top=top)
         return {"embedding": output.tolist()}

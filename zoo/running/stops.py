@@ -40,7 +40,7 @@ class Stops:
             raise InputError('`stop` is a list of texts, of one text too: `stop=["..."]`')
         if not stop:
             return None
-        if text.tokens() is None:
+        if text.writes_ids:
             raise InputError(
                 Problem(
                     f"the model's folder holds no {TOKENIZER}, so there is no text to `stop` at",

@@ -116,16 +116,9 @@ def _spans(
     )
     spans: list[dict[str, Any]] = []
     for one in found:
-        start, end = read.words[one.start].start, read.words[one.end - 1].end
-        spans.append(
-            {
-                "label": one.label,
-                "text": read.text[start:end],
-                "start": start,
-                "end": end,
-                "probability": float(best.values[one.start : one.end].mean()),
-            }
-        )
+        probability = float(best.values[one.start : one.end].mean())
+        span = read.span(one.start, one.end - 1)
+        spans.append({"label": one.label, **span, "probability": probability})
     return spans
 
 
@@ -142,9 +135,7 @@ def _answers(logs: torch.Tensor, read: Input, top: int) -> list[dict[str, Any]]:
     for value, place in zip(*_best(sums.flatten(), top), strict=True):
         more, first = divmod(place, n)
         if first + more < n:
-            start, end = read.words[first].start, read.words[first + more].end
-            found = {"text": read.text[start:end], "start": start, "end": end}
-            spans.append({**found, "probability": math.exp(value)})
+            spans.append({**read.span(first, first + more), "probability": math.exp(value)})
     return spans
 
 

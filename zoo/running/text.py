@@ -52,7 +52,12 @@ _SPACED = {
 
 
 class Text(Protocol):
-    """Converts a user's text to ids, and ids to text for the user."""
+    """Converts a user's text to ids, and ids to text for the user.
+
+    `writes_ids` says whether that text is the ids as numbers.
+    """
+
+    writes_ids: bool
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -68,7 +73,7 @@ class Text(Protocol):
 
     def id_of(self, token: str) -> int | None: ...
 
-    def tokens(self) -> tuple[Tokens, Tokens] | None: ...
+    def tokens(self) -> tuple[Tokens, Tokens]: ...
 
     def special_tokens(self) -> dict[str, int]: ...
 
@@ -110,10 +115,18 @@ class Input(NamedTuple):
     text: str = ""
     words: tuple[Word, ...] = ()
 
+    def span(self, first: int, last: int) -> dict[str, Any]:
+        """The part of the text from one of its words to another, both inclusive, and its place in
+        the characters of the text, `end` being exclusive."""
+        start, end = self.words[first].start, self.words[last].end
+        return {"text": self.text[start:end], "start": start, "end": end}
+
 
 class Numbers:
     """Ids written as numbers, for a model without a tokenizer. `older` is a file in its folder that
     a tokenizer can be made of, if there is one."""
+
+    writes_ids = True
 
     def __init__(self, older: str | None = None) -> None:
         self.older = older
@@ -159,9 +172,9 @@ class Numbers:
         """None: without a tokenizer, no token is known by its text."""
         return None
 
-    def tokens(self) -> tuple[Tokens, Tokens] | None:
-        """None: without a tokenizer, no token has a text."""
-        return None
+    def tokens(self) -> tuple[Tokens, Tokens]:
+        """No token has a text without a tokenizer."""
+        return {}, {}
 
     def special_tokens(self) -> dict[str, int]:
         """None: without a tokenizer, no token is special."""
@@ -182,6 +195,7 @@ class Tokenized:
     from `hidden_from` on are left out of texts as special ones are, if it is not None.
     """
 
+    writes_ids = False
     mark: Mark | None = None
     hidden_from: int | None = None
 

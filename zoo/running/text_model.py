@@ -283,13 +283,12 @@ class TextModel:
         Raises:
             InputError: the tokenizers differ.
         """
-        pairs = zip(self.text.tokens() or (), smaller.text.tokens() or (), strict=False)
         name, other = self.transformer.spec.name, smaller.transformer.spec.name
-        if (self.text.tokens() is None) != (smaller.text.tokens() is None):
+        if self.text.writes_ids != smaller.text.writes_ids:
             raise InputError(
                 f"{other} cannot guess the tokens of {name}: only one of them has a tokenizer"
             )
-        for own, theirs in pairs:
+        for own, theirs in zip(self.text.tokens(), smaller.text.tokens(), strict=True):
             # Families of models share a tokenizer, and the larger ones have some tokens more.
             for id_ in sorted(own.keys() & theirs.keys()):
                 if own[id_] != theirs[id_]:

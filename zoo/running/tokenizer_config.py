@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from zoo.errors import Place, Problem, WeightsError
 from zoo.files.endless import check_ends
 from zoo.files.of_model import SPECIAL_TOKENS, TOKENIZER_CONFIG
-from zoo.json_files import parse_json
+from zoo.json_files import read_json_if_there
 
 
 class NamedTemplate(BaseModel):
@@ -60,10 +60,8 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
 
 def states(folder: Path, flag: str) -> bool:
     """Whether the `tokenizer_config.json` of a folder says that this is so. Raises WeightsError if
-    the file is no JSON."""
-    path = folder / TOKENIZER_CONFIG
-    found = parse_json(path, read_utf8(path).encode()).data if os.path.lexists(path) else {}
-    return found.get(flag) is True
+    the file is damaged."""
+    return read_json_if_there(folder / TOKENIZER_CONFIG).get(flag) is True
 
 
 def read_utf8(path: Path) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,13 +18,14 @@ from zoo.generation.decoding import Decoding, Memory, check_numbers, encode
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import Method
 from zoo.generation.prompts import Rows
-from zoo.machine.devices import input_device
+from zoo.machine.devices import as_input
 from zoo.running.asked import Asked
 from zoo.running.generating import Writer
 from zoo.running.speech import SpeechSettings
 from zoo.running.text import Text
 from zoo.sounds.settings import SlaneySettings, SoundSettings
 from zoo.sounds.windows import Window
+from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
 N_WINDOWS = 8
@@ -63,32 +64,59 @@ class Segment(NamedTuple):
     ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Transcriber:
-    """Writes down what is said, if the model writes times where these are asked for.
+class Times(NamedTuple):
+    """How a model writes times.
 
     Args:
-        model: the model.
+        zero: the id of the time 0; those after it are later times.
+        n_window: the number of frames of a window.
+        step: how many of them there are from a time to the next one.
+        rate: how many frames there are in a second.
+    """
+
+    zero: int
+    n_window: int
+    step: int
+    rate: float
+
+
+def times_of(spec: ModelSpec, settings: SpeechSettings, sound_settings: SoundSettings) -> Times:
+    """How a model writes times, by the settings of its folder. Raises InputError if it writes
+    none."""
+    how, before = spec.model.generation, settings.no_timestamps_token_id
+    if isinstance(sound_settings, SlaneySettings) and how is not None and before is not None:
+        n_times, (n_window, _) = how.longest_source, sound_settings.shape
+        if n_times is not None and before + 1 < how.target_vocab:
+            rate = sound_settings.sampling_rate / sound_settings.hop_length
+            return Times(before + 1, n_window, n_window // n_times, rate)
+    raise InputError(
+        Problem(
+            f"{spec.name} writes no times",
+            help="a model such as Whisper does, whose generation_config.json states "
+            "`no_timestamps_token_id`",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Transcriber:
+    """Writes down what is said.
+
+    Args:
+        model: the model, which generates text.
         text: turns ids into text.
         settings: how the publisher has set up generation.
-        sound_settings: how sounds become what the model takes.
         asked: what is asked of it.
+        times: how it writes times; None if none are asked for.
         numbers: a number for each batch, from 0.
-
-    Raises:
-        InputError: the model writes no times.
     """
 
     model: Transformer
     text: Text
     settings: SpeechSettings
-    sound_settings: SoundSettings
     asked: Asked
-    numbers: Iterator[int]
-
-    def __post_init__(self) -> None:
-        if self.asked.timestamps:
-            self._check_times()
+    times: Times | None
+    numbers: Iterator[int] = field(default_factory=count)
 
     def written(self, heard: Heard) -> dict[str, Any]:
         """The result for a sound.
@@ -97,7 +125,7 @@ class Transcriber:
             InputError: what is asked does not fit the model.
             WeightsError: what the model computes is NaN.
         """
-        return self._timed(heard) if self.asked.timestamps else self._in_windows(heard)
+        return self._in_windows(heard) if self.times is None else self._timed(heard, self.times)
 
     def _in_windows(self, heard: Heard) -> dict[str, Any]:
         batches = torch.split(heard.given, N_WINDOWS)
@@ -122,10 +150,9 @@ class Transcriber:
         ]
         return {**result, "windows": windows}
 
-    def _timed(self, heard: Heard) -> dict[str, Any]:
+    def _timed(self, heard: Heard, times: Times) -> dict[str, Any]:
         """The same with times: a window begins where the last part ends of the one before."""
-        settings, zero, n_times = self._check_times()
-        n_window, second = settings.shape[0], settings.sampling_rate / settings.hop_length
+        zero, n_window, step, rate = times
         (given,) = heard.given
         n_frames = max(1, len(given) - n_window)
         writer, at = None, 0
@@ -139,7 +166,6 @@ class Transcriber:
                 writer, language = self._begin(encoded)
             (one,) = self._heard_out(window, encoded, writer)
             n_heard = min(n_frames - at, n_window)
-            step = n_window // n_times  # the frames of a time
             found.append(one)
             ids, end = _without_end(one), n_heard // step
             parts, goes_on = segments_of(ids, zero, end)
@@ -149,8 +175,8 @@ class Transcriber:
                 parts.append(Segment(goes_on, end, ids[n_told:]))
             segments += [
                 {
-                    "begin": (at + part.begin * step) / second,
-                    "end": (at + part.end * step) / second,
+                    "begin": (at + part.begin * step) / rate,
+                    "end": (at + part.end * step) / rate,
                     "text": writer.shown(part.ids).strip(),
                     "ids": part.ids,
                 }
@@ -161,30 +187,13 @@ class Transcriber:
         ids = [id_ for one in segments for id_ in one["ids"]]
         return {**_joined(found, ids, writer), "ids": ids, **language, "segments": segments}
 
-    def _check_times(self) -> tuple[SlaneySettings, int, int]:
-        """The settings of sounds, the id of the time 0, and the number of times in a window. Raises
-        InputError if the model writes no times."""
-        settings, how = self.sound_settings, self.model.spec.model.generation
-        before = self.settings.no_timestamps_token_id
-        if isinstance(settings, SlaneySettings) and how is not None and before is not None:
-            n_times = how.longest_source
-            if n_times is not None and before + 1 < how.target_vocab:
-                return settings, before + 1, n_times
-        raise InputError(
-            Problem(
-                f"{self.model.spec.name} writes no times",
-                help="a model such as Whisper does, whose generation_config.json states "
-                "`no_timestamps_token_id`",
-            )
-        )
-
     def _begin(self, encoded: Memory) -> tuple[Writer, dict[str, str]]:
         """What writes the text of a sound, of which the first windows are given, and the `language`
         with which it begins, if it does. One that is not stated is the likeliest of the first
         window."""
         asked, language = self.asked, None
         if asked.start is None:
-            begin = self.settings.begin(timestamps=asked.timestamps)
+            begin = self.settings.begin(timestamps=self.times is not None)
             languages = self.settings.languages
             if None in begin:
                 ids = [*languages.values()]
@@ -194,11 +203,10 @@ class Transcriber:
             language = next((codes[id_] for id_ in begin[1:2] if id_ in codes), None)
             asked = replace(asked, start=cast("list[int]", begin) or None)
         writer = Writer.read(self.model, self.text, self.settings, asked)
-        if asked.timestamps:
-            _, zero, _ = self._check_times()
+        if self.times is not None:
             latest = self.settings.max_initial_timestamp_index
-            times = {"timestamp_begin": zero, "max_initial_timestamp": latest}
-            writer = writer.choosing(writer.request.method.model_copy(update=times))
+            timed = {"timestamp_begin": self.times.zero, "max_initial_timestamp": latest}
+            writer = writer.choosing(writer.request.method.model_copy(update=timed))
         return writer, {} if language is None else {"language": language}
 
     def _heard_out(
@@ -263,10 +271,8 @@ class Transcriber:
 
     def _encoded(self, given: torch.Tensor) -> Memory:
         """What the encoder makes of windows."""
-        dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
         with torch.inference_mode(), evaluating(self.model):
-            rows = Rows(given.to(input_device(self.model), dtype), None)
-            return encode(self.model, rows)
+            return encode(self.model, Rows(as_input(self.model, given), None))
 
 
 def segments_of(ids: list[int], zero: int, n_times: int) -> tuple[list[Segment], int | None]:

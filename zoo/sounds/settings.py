@@ -29,9 +29,10 @@ from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import HOP, RATE, WINDOW, log_mel
 from zoo.sounds.slaney import normalized_log_mel, slaney_log_mel
-from zoo.validating.value_errors import value_message
-from zoo.wording import counted, did_you_mean, dotted, quoted
+from zoo.wording import counted, quoted
 
+TYPE = "feature_extractor_type"
+"""The key that names the feature extractor."""
 INERT = frozenset(
     {"padding_value", "padding_side", "return_attention_mask", "processor_class", "tokenizer_class"}
 )
@@ -100,6 +101,7 @@ class WaveformSettings(SoundSettings):
 class SpectrogramSettings(SoundSettings):
     """How a spectrogram is made of a sound."""
 
+    inert: ClassVar[frozenset[str]] = INERT | {TYPE}  # it has chosen the class
     shaped_by: ClassVar[str]
     """What to do about another shape than the model's, for messages."""
 
@@ -116,7 +118,6 @@ class AstSettings(SpectrogramSettings):
 
     shaped_by: ClassVar[str] = "state the frames as `max_length` and the bands as `num_mel_bins`"
 
-    feature_extractor_type: Literal["ASTFeatureExtractor"]
     feature_size: Literal[1] = 1
     sampling_rate: Literal[16000] = RATE
     do_normalize: bool = True
@@ -143,7 +144,7 @@ class FilterBankSettings(SpectrogramSettings):
     """How a spectrogram is made of a sound, of as many frames as it has: a log-mel filter bank of
     samples in the range of 16 bits, with Kaldi's own window, as Kaldi does it by default."""
 
-    inert: ClassVar[frozenset[str]] = INERT | {"feature_size"}  # of padding
+    inert: ClassVar[frozenset[str]] = INERT | {TYPE, "feature_size"}  # of padding
     shaped_by: ClassVar[str] = "state the bands as `num_mel_bins`"
     fewest_frames: ClassVar[int] = 1
 
@@ -168,7 +169,6 @@ class FilterBankSettings(SpectrogramSettings):
 class Speech2TextSettings(FilterBankSettings):
     """The same for Speech2Text, where each band has the mean 0 and the variance 1."""
 
-    feature_extractor_type: Literal["Speech2TextFeatureExtractor"]
     do_ceptral_normalize: bool = True  # as `transformers` writes it
     """Whether the next two count."""
     normalize_means: bool = True
@@ -194,7 +194,6 @@ class SeamlessSettings(FilterBankSettings):
     shaped_by: ClassVar[str] = "state half of the width as `num_mel_bins`"
     fewest_frames: ClassVar[int] = 2
 
-    feature_extractor_type: Literal["SeamlessM4TFeatureExtractor"]
     stride: Literal[2] = 2
     """How many frames become a vector."""
 
@@ -213,6 +212,7 @@ class SlaneySettings(SpectrogramSettings):
     seconds: with Slaney's filters, and in the range of `zoo.sounds.slaney`."""
 
     inert: ClassVar[frozenset[str]] = INERT - {"padding_value", "padding_side"} | {
+        TYPE,
         *("mel_filters", "n_samples", "nb_max_frames"),  # are computed from others
         "do_normalize",  # is read by no one
     }
@@ -221,7 +221,6 @@ class SlaneySettings(SpectrogramSettings):
         "frames"
     )
 
-    feature_extractor_type: Literal["WhisperFeatureExtractor"]
     sampling_rate: Annotated[int, Field(ge=16000)] = RATE  # the highest band ends at half of it
     feature_size: Annotated[int, Field(gt=0)] = 80
     """The number of bands."""
@@ -271,7 +270,6 @@ class NormalizedSettings(SpectrogramSettings):
     nullable: ClassVar[frozenset[str]] = frozenset({"preemphasis"})
     shaped_by: ClassVar[str] = "state the bands as `feature_size`"
 
-    feature_extractor_type: Literal["ParakeetFeatureExtractor"]
     sampling_rate: Literal[16000] = RATE  # the highest band ends at half of it
     feature_size: Annotated[int, Field(gt=0)] = 80
     """The number of bands."""
@@ -348,7 +346,7 @@ def read_sound_settings(
     """
     what, example = "waveforms", '{"sampling_rate": 16000, "do_normalize": true}'
     if spectrogram_shape is not None:
-        each = (f'{{"feature_extractor_type": "{name}"}}' for name in SPECTROGRAMS)
+        each = (f'{{"{TYPE}": "{name}"}}' for name in SPECTROGRAMS)
         what, example = "spectrograms", "` or `".join(each)
     file = read_processor_file(
         folder, "feature_extractor", what=f"how sounds become {what}", example=example
@@ -364,15 +362,8 @@ def read_sound_settings(
             }
         )
     except ValidationError as error:
-        problems = []
-        for details in error.errors():
-            keys = tuple(str(key) for key in details["loc"])
-            message, hint = value_message(details), None
-            if details["type"] == "extra_forbidden":
-                message = "is a setting of sounds that is not supported"
-                hint = did_you_mean(keys[0], kind.model_fields)
-            place = file.place(*keys)
-            problems.append(Problem(f"`{dotted(keys)}` {message}", place, hint))
+        known = kind.model_fields
+        problems = [file.problem(details, "sounds", known) for details in error.errors()]
         raise WeightsError(in_order(problems)) from None
     if isinstance(settings, SpectrogramSettings) and spectrogram_shape is not None:
         frames, bands = spectrogram_shape
@@ -393,10 +384,9 @@ def read_sound_settings(
 def _kind(file: ProcessorFile) -> type[SpectrogramSettings]:
     """The settings of spectrograms that a file is about. Raises WeightsError if it is about none,
     or does not say."""
-    stated = file.settings.get("feature_extractor_type")
+    stated = file.settings.get(TYPE)
     if not isinstance(stated, str) or stated not in SPECTROGRAMS:
         names = " or ".join(f"`{name}`" for name in SPECTROGRAMS)
         told = "must be stated" if stated is None else f"{quoted(stated)} is not supported"
-        place = file.place("feature_extractor_type")
-        raise WeightsError(Problem(f"`feature_extractor_type` {told}", place, f"it is {names}"))
+        raise WeightsError(Problem(f"`{TYPE}` {told}", file.place(TYPE), f"it is {names}"))
     return SPECTROGRAMS[stated]

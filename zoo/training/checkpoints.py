@@ -174,9 +174,9 @@ def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
     process has to call this."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     found: dict[str, Any] = get_model_state_dict(learner.model, options=options)
-    weights = {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+    weights = {name: tensor for name, tensor in found.items() if name in learner.start.spec.tensors}
     model = learner.accelerator.unwrap_model(learner.model)
-    return weights | {name: updated(model, name).cpu() for name in learner.adapted}
+    return weights | {name: updated(model, name).cpu() for name in learner.start.adapted}
 
 
 def _weights(learner: Learner) -> dict[str, Any]:

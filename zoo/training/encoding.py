@@ -29,14 +29,16 @@ class Parts(NamedTuple):
 def encode_parts(
     splits: Splits, tokens: AnyTokens, recipe: Recipe, labels: Sequence[str] = ()
 ) -> Parts:
-    """Encode all data of a recipe by `encode_any`, whose errors it raises. Texts of `test` are
-    measured one by one, as by `zoo score`, and so are not packed."""
-    packed = is_packed(recipe.data)
+    """Encode all data of a recipe by `encode_read` or `encode`, whose errors it raises. Texts of
+    `test` are measured one by one, as by `zoo score`, and so are not packed."""
+    longest = recipe.training.max_length
 
     def part(examples: Sequence[Example], *, packed: bool) -> Sequence[AnyRow]:
-        longest = recipe.training.max_length
-        return encode_any(examples, tokens, max_length=longest, labels=labels, packed=packed)
+        if isinstance(tokens, ReaderTokens):
+            return encode_read(examples, tokens, max_length=longest, labels=labels, packed=packed)
+        return encode(examples, tokens, max_length=longest, packed=packed)
 
+    packed = is_packed(recipe.data)
     return Parts(
         train=part(splits.train, packed=packed),
         valid=part(splits.valid, packed=packed),
@@ -67,20 +69,6 @@ def encode(
     _check_not_empty(sources, read)
     rows = (Row(source, target) for source, target in zip(read, targets, strict=True))
     return [row for row in rows if row.length <= max_length]
-
-
-def encode_any(
-    examples: Sequence[Example],
-    tokens: AnyTokens,
-    *,
-    max_length: int,
-    labels: Sequence[str] = (),
-    packed: bool = False,
-) -> Sequence[AnyRow]:
-    """Encode examples as what the model reads: `encode_read`, or else `encode`."""
-    if isinstance(tokens, ReaderTokens):
-        return encode_read(examples, tokens, max_length=max_length, labels=labels, packed=packed)
-    return encode(examples, tokens, max_length=max_length, packed=packed)
 
 
 def special_spellings(examples: Sequence[Example], tokens: AnyTokens) -> list[str]:

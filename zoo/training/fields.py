@@ -70,12 +70,11 @@ def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
 
 
 class RowSides(NamedTuple):
-    """The sides of a row, without the white space around them; `second` is None of what is no pair
-    of texts."""
+    """The sides of a row; `source` is None of text, and `second` of what is no pair of texts."""
 
-    source: str | Words
+    source: str | Words | None
     target: str | Words
-    second: str | Words | None
+    second: str | Words | None = None
 
 
 def sides_of_row(
@@ -84,8 +83,8 @@ def sides_of_row(
     target: str,
     names: Sequence[str] | None = None,
 ) -> RowSides:
-    """The sides in these fields of a row; `names` are those of numbers of the target. Raises
-    TrainingError as `field`."""
+    """The sides in these fields of a row, without the white space around them; `names` are those of
+    numbers of the target. Raises TrainingError as `field`."""
     first, second = two_of(source)
     read, wanted = field(row, first), field(row, target, names)
     other = None if second is None else _stripped(field(row, second))

@@ -10,20 +10,16 @@ from typing import Any
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
-from zoo.training.fields import field, nested, sides_of_row
-from zoo.training.split import Words
+from zoo.training.fields import RowSides, field, nested, sides_of_row
 from zoo.wording import quoted
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """The readers of `datasets` for single files, by the endings of their names."""
 
 
-def read_split(
-    data: Datasets, folder: Path, split: str
-) -> Iterator[tuple[str | Words | None, str | Words | None, str | Words]]:
-    """The sources, second texts and targets of one split; None for what its examples do not have.
-    Text is as the data set has it; white space around the sides of pairs is left out. A label that
-    is stored as a number has its name.
+def read_split(data: Datasets, folder: Path, split: str) -> Iterator[RowSides]:
+    """The sides of the rows of one split. Text is as the data set has it; white space around the
+    sides of pairs is left out. A label that is stored as a number has its name.
 
     Args:
         data: names the data set and its fields.
@@ -39,10 +35,9 @@ def read_split(
     for number, row in enumerate(rows, 1):
         try:
             if data.source is None:
-                yield None, None, field(row, data.target, names)
+                yield RowSides(None, field(row, data.target, names))
             else:
-                sides = sides_of_row(row, data.source, data.target, names)
-                yield sides.source, sides.second, sides.target
+                yield sides_of_row(row, data.source, data.target, names)
         except TrainingError as error:
             raise placed(error, Place(f"{name} ({split})", number)) from None
 

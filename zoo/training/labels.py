@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from zoo.errors import Problem, TrainingError
 from zoo.families.class_names import unnamed
 from zoo.running.labels import labels_of
 from zoo.training.data import place_of_label
+from zoo.training.data_tables import Data
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader
 from zoo.training.split import Splits
@@ -49,15 +52,11 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     place = recipe.document.place
     if sides.predicts == "classes":
         _refuse_rows_of_bits(recipe, splits, sides.classes.number)
-    published = labels_of(start.spec, start.origin)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
-    own: tuple[str, ...] = ()
-    if len(published.id2label) >= number:  # otherwise the number may be beyond memory
-        named = (published.id2label.get(n) for n in range(number))
-        own = tuple(name for name in named if name is not None)
-    own = () if len(own) < number or own == unnamed(len(own)) else own
-    learned = sorted({label for example in splits.train for label in example.labels})
+    own = _own_labels(start, number)
+    found = {label for example in splits.train for label in example.labels}
+    learned = sorted(found)
     if not (recipe.head.labels or own) and len(learned) != number:
         help = f"state `n_classes = {len(learned)}` in the head of the spec"
         if len(learned) == 1:
@@ -74,7 +73,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         _check_order(recipe, start.spec.name, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)
-    missing = [label for label in labels if label not in learned]
+    missing = [label for label in labels if label not in found]
     if missing and recipe.head.labels:
         at = place(("labels", recipe.head.labels.index(missing[0])), value=True)
         message = f"no {what} of the training data has the label {quoted(missing[0])}"
@@ -85,6 +84,15 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         return start
     spec = replace(start.spec, model=start.spec.model.labelled(labels), origin=None)
     return start._replace(spec=spec)
+
+
+def _own_labels(start: Start, number: int) -> tuple[str, ...]:
+    """The names that a model has for so many classes; none if these are but numbers."""
+    names = labels_of(start.spec, start.origin).id2label
+    if len(names) < number:  # which may be beyond memory
+        return ()
+    own = tuple(names[place] for place in range(number) if place in names)
+    return () if len(own) < number or own == unnamed(number) else own
 
 
 def labels_in(start: Start) -> tuple[str, ...]:
@@ -110,23 +118,25 @@ def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
 
 
 def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
-    wrong: list[Problem] = []
-    for part, examples in splits.parts.items():
-        for target in dict.fromkeys(example.target_text for example in examples):
-            if problem := _no_number(target):
-                place = place_of_label(recipe.data, folder, part, target)
-                wrong.append(problem._replace(place=place))
+    wrong = [
+        (part, target)
+        for part, examples in splits.parts.items()
+        for target in dict.fromkeys(example.target_text for example in examples)
+        if not _is_number(target)
+    ]
     if wrong:
-        raise TrainingError(_first(wrong, "more wrong target"))
+        raise _error_of(wrong, _no_number, "more wrong target", recipe.data, folder)
 
 
-def _no_number(text: str) -> Problem | None:
+def _is_number(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text)) and abs(float(text)) <= _LARGEST
+
+
+def _no_number(text: str) -> Problem:
     if not _NUMBER.fullmatch(text):
         return Problem(f"{quoted(text)} is not a number")
-    if abs(float(text)) > _LARGEST:
-        hint = f"its square is computed in float32: scale the numbers to {_LARGEST:,.0f} at most"
-        return Problem(f"{quoted(text)} is too large", help=hint)
-    return None
+    hint = f"its square is computed in float32: scale the numbers to {_LARGEST:,.0f} at most"
+    return Problem(f"{quoted(text)} is too large", help=hint)
 
 
 def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
@@ -147,23 +157,41 @@ def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
 
 
 def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
-    problems: list[Problem] = []
-    for part, examples in splits.parts.items():
-        for label in sorted({one for example in examples for one in example.labels} - {*labels}):
-            place = place_of_label(recipe.data, folder, part, label)
-            hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
-            problems.append(Problem(f"unknown label {quoted(label)}", place, hint))
-    problems = list(dict.fromkeys(problems))  # of parts of one file, the first line is the same
-    if problems:
-        raise TrainingError(_first(problems, "more unknown label"))
+    unknown = [
+        (part, label)
+        for part, examples in splits.parts.items()
+        for label in sorted({one for example in examples for one in example.labels} - {*labels})
+    ]
+
+    def problem(label: str) -> Problem:
+        hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
+        return Problem(f"unknown label {quoted(label)}", help=hint)
+
+    if unknown:
+        raise _error_of(unknown, problem, "more unknown label", recipe.data, folder)
 
 
-def _first(problems: list[Problem], what: str) -> list[Problem]:
-    """The first problems, and the number of the others."""
-    told = problems[:_SHOWN]
-    if left := len(problems) - len(told):
-        told.append(Problem(counted(left, what)))
-    return told
+def _error_of(
+    wrong: Sequence[tuple[str, str]],
+    problem: Callable[[str], Problem],
+    others: str,
+    data: Data,
+    folder: Path,
+) -> TrainingError:
+    """The error for wrong labels, each after the part of the data that it is in: the first ones
+    with their places, for each of which the data is read again, and the number of the others."""
+    parts: dict[tuple[object, str], str] = {}
+    for part, label in wrong:
+        stated = getattr(data, part)
+        file = data.train if isinstance(stated, int) else stated
+        parts.setdefault((file, label), part)  # of parts of one file, the first line is the same
+    shown = [
+        problem(label)._replace(place=place_of_label(data, folder, part, label))
+        for (_, label), part in islice(parts.items(), _SHOWN)
+    ]
+    if left := len(parts) - len(shown):
+        shown.append(Problem(counted(left, others)))
+    return TrainingError(shown)
 
 
 def _listed(labels: tuple[str, ...] | list[str]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn, optim
 
-from zoo.spec import ModelSpec
 from zoo.training.low_rank import factors_of
+from zoo.training.start import Start
 
 
 @dataclass(frozen=True)
@@ -16,24 +16,21 @@ class Learner:
     """A model under training.
 
     Args:
-        spec: the spec of the model.
+        start: the model that the recipe names.
         model: the module to call; it may be wrapped, or hold a shard of the weights.
         optimizer: the optimiser of its parameters.
         accelerator: the `accelerate.Accelerator` of this process.
-        frozen: the names of the weights that are not trained.
-        adapted: those of them that have low-rank updates.
     """
 
-    spec: ModelSpec
+    start: Start
     model: nn.Module
     optimizer: optim.Optimizer
     accelerator: Any
-    frozen: frozenset[str]
-    adapted: frozenset[str] = frozenset()
 
     @property
     def changing(self) -> set[str]:
         """The names of all tensors that training changes: weights, buffers that are stored, and the
         factors of low-rank updates."""
-        factors = {factor for name in self.adapted for factor in factors_of(name)}
-        return (self.spec.tensors.keys() - self.frozen) | factors
+        start = self.start
+        factors = {factor for name in start.adapted for factor in factors_of(name)}
+        return (start.spec.tensors.keys() - start.frozen) | factors

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
-from functools import singledispatch
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.files.endless import check_ends
 from zoo.json_files import strict_json
-from zoo.training.data_tables import Datasets, Files, Jsonl, Parallel, Text, Tsv, two_of
+from zoo.training.data_tables import Data, Datasets, Jsonl, Parallel, Text, Tsv, two_of
 from zoo.training.fields import sides_of_row
+from zoo.training.hub import name_of, read_split
 from zoo.training.split import Words
 from zoo.wording import quoted
 
@@ -68,49 +68,31 @@ ReadPart = Callable[[Any], tuple[Iterator[Line], Path]]
 """Returns the lines of a part of the data, and the file that messages name."""
 
 
-@singledispatch
-def reader_of(data: Any, folder: Path) -> ReadPart:
+def reader_of(data: Data, folder: Path) -> ReadPart:
     """What reads the parts of a recipe's `[data]`, whose file names are relative to `folder`. It
     raises `TrainingError` for a file that is missing, empty, or not in its form."""
-    raise TypeError(f"{type(data).__name__} is not a table of data")
+    match data:
+        case Tsv():
+            return lambda name: (_tsv(folder / name, data), folder / name)
+        case Text():
+            return lambda name: (text_lines(folder / name), folder / name)
+        case Jsonl():
+            return lambda name: (_jsonl(folder / name, data), folder / name)
+        case Parallel():
+            return lambda files: (
+                _parallel(folder / files.source, folder / files.target),
+                folder / files.source,
+            )
+        case Datasets():
+            name = name_of(data, folder)
+            return lambda split: (_rows(data, folder, split, name), Path(name))
 
 
-@reader_of.register
-def _(data: Tsv, folder: Path) -> ReadPart:
-    return lambda name: (_tsv(folder / name, data), folder / name)
-
-
-@reader_of.register
-def _(data: Text, folder: Path) -> ReadPart:
-    return lambda name: (text_lines(folder / name), folder / name)
-
-
-@reader_of.register
-def _(data: Parallel, folder: Path) -> ReadPart:
-    def read(files: Files) -> tuple[Iterator[Line], Path]:
-        source, target = folder / files.source, folder / files.target
-        return _parallel(source, target), source
-
-    return read
-
-
-@reader_of.register
-def _(data: Jsonl, folder: Path) -> ReadPart:
-    return lambda name: (_jsonl(folder / name, data), folder / name)
-
-
-@reader_of.register
-def _(data: Datasets, folder: Path) -> ReadPart:
-    from zoo.training.hub import name_of, read_split
-
-    name = name_of(data, folder)
-
-    def lines(split: str) -> Iterator[Line]:
-        for number, (source, second, target) in enumerate(read_split(data, folder, split), 1):
-            at = Where(Path(f"{name} ({split})"), number, "")
-            yield Line(source, target, at, second=second)
-
-    return lambda split: (lines(split), Path(name))
+def _rows(data: Datasets, folder: Path, split: str, name: str) -> Iterator[Line]:
+    """The rows of a split of the data set `name`."""
+    for number, row in enumerate(read_split(data, folder, split), 1):
+        at = Where(Path(f"{name} ({split})"), number, "")
+        yield Line(row.source, row.target, at, second=row.second)
 
 
 def read_whole(path: Path) -> str:

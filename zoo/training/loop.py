@@ -49,7 +49,6 @@ class Loop:
         learner: the model and the optimiser.
         tokens: the special ids.
         train, valid: the examples; the same in every process.
-        progress: shows each step.
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
         history: the log so far.
         kept: the number of steps of the last checkpoint; 0 if there is none.
@@ -63,15 +62,14 @@ class Loop:
     tokens: AnyTokens
     train: Sequence[AnyRow]
     valid: Sequence[AnyRow]
-    progress: Progress
     on_checkpoint: Callable[[int], None]
     history: list[Record] = field(default_factory=list[Record])
     kept: int = 0
     masker: Masker | None = None
     best: Record | None = None
 
-    def run(self, done: int) -> None:
-        """Do the steps after the first `done`.
+    def run(self, done: int, progress: Progress) -> None:
+        """Do the steps after the first `done`, each of which `progress` shows.
 
         Raises:
             TrainingError: as `update`; the loss is no longer a number; or a checkpoint cannot be
@@ -106,9 +104,9 @@ class Loop:
                 if compared and self.is_better(record):
                     self.best = record
                 self.history.append(record)
-                self.progress.log(record)
+                progress.log(record)
                 loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
-            self.progress.advance(step)
+            progress.advance(step)
             if kept:
                 self.check_weights(step)  # waits for the device
                 paused = time.perf_counter()
@@ -195,7 +193,7 @@ class Loop:
         """Give all processes the stored buffers of the first one, such as running statistics, so
         that all measure and save the same model. For shards, nothing else does so; for replicas,
         DDP does it only before the next step."""
-        accelerator, stored = self.learner.accelerator, self.learner.spec.tensors
+        accelerator, stored = self.learner.accelerator, self.learner.start.spec.tensors
         if accelerator.num_processes == 1:
             return
         model = accelerator.unwrap_model(self.learner.model)
@@ -215,7 +213,9 @@ class Loop:
         mine = part(batch, first + accelerator.process_index, n_parts)
         # A process without rows still has to take part in the collective operations.
         tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
-        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=self.mixed):
+        # bfloat16 needs no loss scaling.
+        mixed = self.recipe.training.precision == "bfloat16"
+        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=mixed):
             return compute(self.learner.model, tensors if mine else without_labels(tensors))
 
     def seed(self, step: int) -> None:
@@ -290,11 +290,6 @@ class Loop:
         if self.tokens.reader.predicts == "number":
             return {"loss": loss, "rmse": math.sqrt(loss)}
         return {"loss": loss, "accuracy": hits}
-
-    @property
-    def mixed(self) -> bool:
-        """Whether to use mixed precision: bfloat16 where that is safe. It needs no loss scaling."""
-        return self.recipe.training.precision == "bfloat16"
 
     def zero(self) -> torch.Tensor:
         """A zero on the device, to sum losses in."""

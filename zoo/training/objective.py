@@ -15,6 +15,7 @@ from zoo.auxiliary import has_auxiliary_loss
 from zoo.training.batches import IGNORED, AnyRow, Labelled, ReadRow, Row, Valued
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.tokens import AnyTokens, Tokens
+from zoo.weights.dtypes import widened
 
 
 class Batch(NamedTuple):
@@ -161,7 +162,7 @@ def scores(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
     """The scores of all tokens or classes for each label of a batch, ignored ones too: (labels,
     tokens or classes), in float32 or wider."""
     logits: torch.Tensor = _logits(model, batch)
-    return logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    return widened(logits.flatten(0, -2))
 
 
 def _logits(model: nn.Module, batch: AnyBatch) -> Any:

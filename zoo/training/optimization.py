@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from functools import singledispatch
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn, optim
@@ -18,6 +17,7 @@ from zoo.training.optimizer_tables import (
     InverseSqrt,
     Linear,
     Muon,
+    Optimizer,
     Schedule,
     Sgd,
     WarmupStableDecay,
@@ -58,33 +58,32 @@ class Together(optim.Optimizer):
             part.step()
 
 
-@singledispatch
-def make_optimizer(table: Any, model: Transformer) -> optim.Optimizer:
+def make_optimizer(table: Optimizer, model: Transformer) -> optim.Optimizer:
     """Make the optimiser of the parameters that a model learns, from a recipe's table."""
-    raise TypeError(f"{type(table).__name__} is not a table of an optimiser")
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    match table:  # `Muon` is an `AdamW`, and this an `Adam`
+        case Muon():
+            return _muon(table, learned, model)
+        case AdamW():
+            return _adamw(table, learned, model)
+        case Adam():
+            return optim.Adam(
+                learned,
+                lr=table.lr,
+                betas=table.betas,
+                eps=table.eps,
+                weight_decay=table.weight_decay,
+            )
+        case Sgd():
+            return optim.SGD(
+                learned, lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
+            )
 
 
-@make_optimizer.register
-def _(table: Adam, model: nn.Module) -> optim.Optimizer:
-    return optim.Adam(
-        _learned(model),
-        lr=table.lr,
-        betas=table.betas,
-        eps=table.eps,
-        weight_decay=table.weight_decay,
-    )
-
-
-@make_optimizer.register
-def _(table: AdamW, model: Transformer) -> optim.Optimizer:
-    return _adamw(table, _learned(model), model)
-
-
-@make_optimizer.register
-def _(table: Muon, model: Transformer) -> optim.Optimizer:
+def _muon(table: Muon, parameters: Sequence[nn.Parameter], model: Transformer) -> Together:
     of_layers = _matrices_of_layers(model)
-    matrices = [p for p in _learned(model) if p in of_layers]
-    others = [p for p in _learned(model) if p not in of_layers]
+    matrices = [p for p in parameters if p in of_layers]
+    others = [p for p in parameters if p not in of_layers]
     parts: list[optim.Optimizer] = []
     if matrices:
         parts.append(
@@ -101,14 +100,7 @@ def _(table: Muon, model: Transformer) -> optim.Optimizer:
     return Together(parts)
 
 
-@make_optimizer.register
-def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
-    return optim.SGD(
-        _learned(model), lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
-    )
-
-
-def _adamw(table: AdamW, parameters: Collection[nn.Parameter], model: Transformer) -> optim.AdamW:
+def _adamw(table: AdamW, parameters: Sequence[nn.Parameter], model: Transformer) -> optim.AdamW:
     # By the role and not by the number of dimensions: those of experts or heads are stacked. What
     # the spec does not have, are the two matrices of low-rank updates.
     roles = {name: tensor.role for name, tensor in model.spec.layout.tensors()}
@@ -131,10 +123,6 @@ def _matrices_of_layers(model: Transformer) -> set[nn.Parameter]:
     return {parameter for name, parameter in model.named_parameters() if name in maps}
 
 
-def _learned(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
 def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
     """The learning rate of a step as a fraction of the peak.
 
@@ -151,41 +139,19 @@ def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
     """
     if step <= schedule.warmup:
         return step / schedule.warmup
-    return _after_warmup(schedule, step, steps)
-
-
-@singledispatch
-def _after_warmup(schedule: Any, step: int, steps: int) -> float:
-    raise TypeError(f"{type(schedule).__name__} is not a table of a schedule")
-
-
-@_after_warmup.register
-def _(schedule: Constant, step: int, steps: int) -> float:
-    return 1.0
-
-
-@_after_warmup.register
-def _(schedule: InverseSqrt, step: int, steps: int) -> float:
-    return math.sqrt(schedule.warmup / step)
-
-
-@_after_warmup.register
-def _(schedule: Linear, step: int, steps: int) -> float:
-    left = 1 - _gone(step, steps, steps - schedule.warmup)
+    match schedule:
+        case Constant():
+            return 1.0
+        case InverseSqrt():
+            return math.sqrt(schedule.warmup / step)
+        case Linear():
+            left = 1 - _gone(step, steps, steps - schedule.warmup)
+        case Cosine():
+            left = (1 + math.cos(math.pi * _gone(step, steps, steps - schedule.warmup))) / 2
+        case WarmupStableDecay():
+            gone = _gone(step, steps, schedule.decay)
+            left = 1 - (math.sqrt(gone) if schedule.shape == "sqrt" else gone)
     return schedule.final + (1 - schedule.final) * left
-
-
-@_after_warmup.register
-def _(schedule: Cosine, step: int, steps: int) -> float:
-    gone = _gone(step, steps, steps - schedule.warmup)
-    return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * gone)) / 2
-
-
-@_after_warmup.register
-def _(schedule: WarmupStableDecay, step: int, steps: int) -> float:
-    gone = _gone(step, steps, schedule.decay)
-    fall = math.sqrt(gone) if schedule.shape == "sqrt" else gone
-    return schedule.final + (1 - schedule.final) * (1 - fall)
 
 
 def _gone(step: int, steps: int, length: int) -> float:

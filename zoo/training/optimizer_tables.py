@@ -90,24 +90,24 @@ class InverseSqrt(Warmup):
     """The number of steps over which the learning rate grows linearly from 0 to its peak."""
 
 
-class Linear(Warmup):
-    """The learning rate falls linearly to `final`."""
+class Falling(Warmup):
+    """Base class of schedules whose learning rate falls to `final`."""
 
     final: Share = 0.0
     """The learning rate that it falls to, as a fraction of the peak: that of the step after the
     last one, so that no step is done in vain."""
 
 
-class Cosine(Warmup):
+class Linear(Falling):
+    """The learning rate falls linearly to `final`."""
+
+
+class Cosine(Falling):
     """The learning rate falls along half a cosine to `final` (Loshchilov and Hutter 2016,
     arXiv:1608.03983)."""
 
-    final: Share = 0.0
-    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
-    last one, so that no step is done in vain."""
 
-
-class WarmupStableDecay(Warmup):
+class WarmupStableDecay(Falling):
     """The learning rate stays at its peak, and falls to `final` in the last `decay` steps (Hu et
     al. 2024, arXiv:2404.06395). Before these, no step depends on the total number of steps."""
 
@@ -116,9 +116,6 @@ class WarmupStableDecay(Warmup):
     shape: Literal["linear", "sqrt"] = "linear"
     """How it falls: by the share of these steps that is done, or by the root of that share, which
     is faster at first (Hägele et al. 2024, arXiv:2405.18392)."""
-    final: Share = 0.0
-    """The learning rate that it falls to, as a fraction of the peak: that of the step after the
-    last one, so that no step is done in vain."""
 
 
 Schedule = Constant | InverseSqrt | Linear | Cosine | WarmupStableDecay

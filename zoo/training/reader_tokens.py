@@ -102,10 +102,6 @@ class ReaderTokens:
         finally:
             tokenizer.no_truncation()
 
-    def n_special(self, *, pairs: bool) -> int:
-        """The number of special tokens that the tokenizer adds to a text or a pair of texts."""
-        return len(self.added(pairs=pairs))
-
     def added(self, *, pairs: bool) -> tuple[int, ...]:
         """The special tokens that the tokenizer adds to a text or a pair of texts."""
         empty = encode(self.tokenizer, "", "" if pairs else None)

@@ -10,7 +10,6 @@ import tokenizers
 
 from zoo.errors import Problem, TrainingError
 from zoo.files.of_model import TOKENIZER
-from zoo.purpose import Generation
 from zoo.running.text import MASKS
 from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.sides import Reader, Sides
@@ -84,24 +83,36 @@ def check_tokenizer(
     if not isinstance(table, Bpe):
         return tokens_of(table, (), model, folder, start, published)
     _refuse_new_tokens(start)
+    _check_learned(table, model)
+    return None
+
+
+def _check_learned(table: Bpe, model: Sides) -> None:
+    """Raise TrainingError if no tokenizer that is learned could fit the model."""
     if isinstance(model, Reader):
-        _check_mask(table)
+        if MASKS[1] in (table.pad, table.bos, table.eos):
+            message = f"`{MASKS[1]}` is the mask token"
+            raise TrainingError(Problem(message, help="name another token"))
         _check_size(table, model.vocab, encloses=True)
-        if problems := list(other_padding("", PAD, model.pad_id)):
-            raise TrainingError(problems)
-        return None
-    if table.shared:
-        _check_shared(model)
-    for size in (model.source_vocab, model.target_vocab):
-        if size is not None:
-            _check_size(table, size)
-    problems = [
-        *other_padding("source ", PAD, model.source_pad_id),
-        *other_padding("target ", PAD, model.pad_id),
-    ]
+        problems = [*other_padding("", PAD, model.pad_id)]
+    else:
+        if table.shared and model.source_vocab not in (None, model.target_vocab):
+            raise TrainingError(
+                Problem(
+                    f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                    f"{model.target_vocab:,} target tokens",
+                    help="give the spec one size, or the recipe's tokenizer `shared = false`",
+                )
+            )
+        for size in (model.source_vocab, model.target_vocab):
+            if size is not None:
+                _check_size(table, size)
+        problems = [
+            *other_padding("source ", PAD, model.source_pad_id),
+            *other_padding("target ", PAD, model.pad_id),
+        ]
     if problems:
         raise TrainingError(problems)
-    return None
 
 
 def _refuse_new_tokens(start: Path | None) -> None:
@@ -122,11 +133,12 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
     """Learn byte-pair encodings of the sizes of a model's vocabularies.
 
     Raises:
-        TrainingError: the vocabulary is to be shared, but the model has two of different sizes; or
-            the data does not yield as many tokens as the model has.
+        TrainingError: the vocabulary is to be shared, but the model has two of different sizes; it
+            has fewer tokens than there are bytes and special tokens, or another padding; or the
+            data does not yield as many tokens as it has.
     """
+    _check_learned(table, model)
     if isinstance(model, Reader):
-        _check_mask(table)
         texts = [example.source_or_text for example in examples]
         texts += [example.second for example in examples if example.second is not None]
         one = _learn(table, texts, model.vocab, encloses=True)
@@ -137,29 +149,10 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
         one = _learn(table, targets, model.target_vocab, begins=True)
         return with_specials(one, one, table, model)
     if table.shared:
-        _check_shared(model)
         one = _learn(table, [*sources, *targets], model.target_vocab)
         return with_specials(one, one, table, model)
     source = _learn(table, sources, model.source_vocab)
     return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
-
-
-def _check_mask(table: Bpe) -> None:
-    """Raise TrainingError if a special token of a model that reads whole texts is its mask token
-    too."""
-    if MASKS[1] in (table.pad, table.bos, table.eos):
-        raise TrainingError(Problem(f"`{MASKS[1]}` is the mask token", help="name another token"))
-
-
-def _check_shared(model: Generation) -> None:
-    if model.source_vocab not in (None, model.target_vocab):
-        raise TrainingError(
-            Problem(
-                f"one vocabulary cannot serve {model.source_vocab:,} source and "
-                f"{model.target_vocab:,} target tokens",
-                help="give the spec one size, or the recipe's tokenizer `shared = false`",
-            )
-        )
 
 
 def _check_size(table: Bpe, size: int, *, encloses: bool = False) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,21 @@ from zoo.files.atomic import write_text
 from zoo.files.of_model import RECIPE, WEIGHTS
 from zoo.files.of_training import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
-from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
 from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
 from zoo.training.encoding import Parts, encode_parts, special_spellings
+from zoo.training.labels import labels_in
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
-from zoo.training.progress import Silent, progress_of
+from zoo.training.progress import progress_of
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
-from zoo.training.sides import Reader, n_outputs, sides_of
+from zoo.training.sides import Reader, n_outputs
 from zoo.training.split import Splits
 from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer
@@ -52,11 +52,7 @@ class Run:
         learner: the model and the optimiser.
         tokens: the tokenizers.
         splits: the data.
-        origin: where the initial weights came from; the trained weights keep it.
-        content: the content digest of the weights that training starts from, if it does from some.
-        labels: the names of the classes of a classifier.
         rows: the data as ids, if it is encoded already.
-        start_notes: notes on the model.
     """
 
     def __init__(
@@ -66,31 +62,24 @@ class Run:
         learner: Learner,
         tokens: AnyTokens,
         splits: Splits,
-        origin: dict[str, Any] | None,
-        *,
-        content: str | None = None,
-        labels: Sequence[str] = (),
         rows: Parts | None = None,
-        start_notes: Sequence[str] = (),
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
-        self.origin, self.content = origin, content
-        self.labels, self.start_notes = labels, start_notes
+        self.start = learner.start
         if rows is None:
-            rows = encode_parts(splits, tokens, recipe, labels)
+            rows = encode_parts(splits, tokens, recipe, labels_in(self.start))
         masker = masker_of(recipe, tokens)
-        self.train = rows.train
-        self.valid, self.test = (
-            part if masker is None else masker.held_out(part) for part in (rows.valid, rows.test)
-        )
+        if masker is not None:
+            valid, test = masker.held_out(rows.valid), masker.held_out(rows.test)
+            rows = rows._replace(valid=valid, test=test)
+        self.rows = rows
         self.loop = Loop(
             recipe,
             learner,
             tokens,
-            self.train,
-            self.valid,
-            Silent(),
+            rows.train,
+            rows.valid,
             self.checkpoint,
             masker=masker,
         )
@@ -105,12 +94,11 @@ class Run:
                 for note in self.notes():
                     click.echo(note, err=True)
         name = self.recipe.head.name
-        with progress_of(name, done, training.steps, speaks=speaks) as progress:
-            self.loop.progress = progress
-            with warnings.catch_warnings():
-                # A view is what a linear map returns; nothing is written into it.
-                warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
-                self.loop.run(done)
+        shown = progress_of(name, done, training.steps, speaks=speaks)
+        with shown as progress, warnings.catch_warnings():
+            # A view is what a linear map returns; nothing is written into it.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
+            self.loop.run(done, progress)
         if speaks and self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
         if speaks and (failing := self.learned_nothing()):
@@ -130,17 +118,16 @@ class Run:
         any. Text is cut instead, and texts with labels are truncated."""
         if isinstance(self.tokens, ReaderTokens):
             return {}
-        rows = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
         counts = {
             name: len(examples) - len(kept)
-            for (name, examples), kept in rows
+            for (name, examples), kept in zip(self.splits.parts.items(), self.rows, strict=True)
             if examples and examples[0].source is not None
         }
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> Iterator[str]:
         """Notes on effects of the recipe that its reader may not expect."""
-        yield from self.start_notes
+        yield from self.start.notes
         yield from self.splits.notes()
         for name, part in self.splits.parts.items():
             if spelled := special_spellings(part, self.tokens):
@@ -172,8 +159,7 @@ class Run:
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
         counts: dict[str, int] = {}
-        parts = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
-        for (name, examples), rows in parts:
+        for (name, examples), rows in zip(self.splits.parts.items(), self.rows, strict=True):
             texts = [example.texts for example in examples]
             if len(rows) == len(texts):  # as long as not some have no row, for want of a word
                 of_text = zip(texts, rows, strict=True)
@@ -185,10 +171,9 @@ class Run:
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens or
         classes equally, whatever the label smoothing."""
-        sides = sides_of(self.learner.spec, self.origin)
-        assert sides is not None  # other models are not trained by recipes
+        sides = self.start.sides
         number, loss = n_outputs(sides), self.loop.history[-1]["loss"]
-        equal, what = math.log(number), "classes" if self.labels else "tokens"
+        equal, what = math.log(number), "classes" if labels_in(self.start) else "tokens"
         known_by = f"if all {number:,} {what} were equally likely"
         if isinstance(sides, Reader) and sides.predicts == "classes":
             equal, known_by = math.log(2), "if each class were as likely as not"
@@ -249,8 +234,8 @@ class Run:
         """What a checkpoint must agree with."""
         # Which checkpoint is the best one depends on the held-out data too.
         chooses = self.recipe.training.keep == "best"
-        deciding = [*self.train, *self.valid] if chooses else self.train
-        return identity(self.recipe, self.learner.spec, self.content, deciding)
+        deciding = [*self.rows.train, *self.rows.valid] if chooses else self.rows.train
+        return identity(self.recipe, self.start.spec, self.start.content, deciding)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""
@@ -266,7 +251,7 @@ class Run:
             return None
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
-        if self.test:
+        if self.rows.test:
             on_device = model.float().to(self.learner.accelerator.device)
             metrics |= score_test(on_device, self.tokens, self.splits.test, self.recipe)
         tokens = self.tokens
@@ -278,24 +263,24 @@ class Run:
         return metrics
 
     def metrics(self) -> dict[str, Any]:
-        parts: dict[str, Sequence[AnyRow]] = {"valid": self.valid, "test": self.test}
-        tensors = self.learner.spec.tensors
+        parts = self.rows._asdict()
+        tensors = self.start.spec.tensors
         return {
             "name": self.recipe.head.name,
             "path": str(self.folder / WEIGHTS),
-            "parameters": self.learner.spec.n_parameters,
-            "frozen_parameters": sum(tensors[name].size for name in self.learner.frozen),
+            "parameters": self.start.spec.n_parameters,
+            "frozen_parameters": sum(tensors[name].size for name in self.start.frozen),
             **({} if self.recipe.lora is None else {"lora_parameters": self.n_in_updates()}),
             "steps": self.loop.kept,
             **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
-            "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
+            "examples": {name: len(rows) for name, rows in parts.items()},
             "left_out": self.left_out(),
             "loss": (self.loop.best or self.loop.history[-1])["loss"],
             **{
                 f"{name}_{key}": value
                 for name, rows in parts.items()
-                if rows
+                if name != "train" and rows
                 for key, value in self.loop.measure(rows, self.loop.kept).items()
             },
         }
@@ -303,10 +288,8 @@ class Run:
     def n_in_updates(self) -> int:
         """The number of elements of the factors of all low-rank updates."""
         assert self.recipe.lora is not None
-        tensors = self.learner.spec.tensors
-        return self.recipe.lora.rank * sum(
-            sum(tensors[name].shape) for name in self.learner.adapted
-        )
+        tensors = self.start.spec.tensors
+        return self.recipe.lora.rank * sum(sum(tensors[name].shape) for name in self.start.adapted)
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
         """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""
@@ -315,6 +298,7 @@ class Run:
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in weights.items()
         }
-        model = place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()
-        model.origin = None if self.origin is None else with_files(self.origin, self.folder)
+        model = place(build_on_meta(self.start.spec, dtype), cast, device="cpu").eval()
+        origin = self.start.origin
+        model.origin = None if origin is None else with_files(origin, self.folder)
         return model

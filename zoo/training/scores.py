@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +23,7 @@ from zoo.machine.devices import input_device
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config
-from zoo.running.perplexity import (
-    OnProgress,
-    perplexity,
-    perplexity_data,
-    unseen,
-)
+from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
@@ -38,7 +34,7 @@ from zoo.training.extras import imported
 from zoo.training.lines import read_whole
 from zoo.training.objective import collate, summed_loss
 from zoo.training.published import read_published
-from zoo.training.reader_scores import score_reader
+from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.sides import Sides, sides_of
@@ -80,7 +76,7 @@ def score(
         on_progress: called with the number of sentences, lines or windows done, and the total.
 
     Returns:
-        The result of `score_translations`, `score_lines` or `zoo.running.perplexity.perplexity`.
+        The result of `score_test` or of `zoo.running.perplexity.perplexity`.
 
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
@@ -117,13 +113,7 @@ def score(
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
     text, reader = read_whole(Path(data)), TextModel.load(model, **options)
     _prepare(reader.transformer, weights)
-    return perplexity(
-        reader,
-        text,
-        window=window,
-        stride=stride,
-        on_progress=on_progress,
-    )
+    return perplexity(reader, text, window=window, stride=stride, on_progress=on_progress)
 
 
 def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
@@ -172,85 +162,88 @@ def score_test(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """Measure a model on test data by what it is for: `score_translations`, `score_lines` or
-    `zoo.training.reader_scores.score_reader`."""
+    """Measure a model on test data by what it is for, as `TextScores` or
+    `zoo.training.reader_scores.ReaderScores`."""
     if isinstance(tokens, ReaderTokens):
-        return score_reader(model, tokens, test, recipe, on_progress)
-    measure_text = score_lines if test[0].source is None else score_translations
-    return measure_text(model, tokens, test, recipe, on_progress)
+        return ReaderScores(model, tokens, test, recipe, on_progress).measured()
+    found = TextScores(model, tokens, test, recipe, on_progress)
+    return found.of_lines() if test[0].source is None else found.of_translations()
 
 
-def score_lines(
-    model: Transformer,
-    tokens: Tokens,
-    test: Sequence[Example],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> dict[str, Any]:
-    """The perplexity of lines, as `zoo.running.perplexity.perplexity_data` returns it. Each line is
-    predicted by itself, with its end, which counts as a token and a byte; lines longer than
-    `max_length` are cut into pieces, as in training."""
-    rows = encode(test, tokens, max_length=recipe.training.max_length)
-    device = input_device(model)
-    nats, done = 0.0, 0
-    with torch.inference_mode(), evaluating(model):
-        for places in batches(rows, tokens=recipe.evaluation.batch_tokens, seed=0, epoch=0):
-            batch = collate([rows[place] for place in places], tokens, device)
-            nats += float(summed_loss(model, batch, label_smoothing=0.0))
-            done += len(places)
-            on_progress(done, len(rows))
-    n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in test)
-    return perplexity_data(nats, n_labels(rows), n_bytes)
+@dataclass(frozen=True)
+class TextScores:
+    """Measures a model that generates.
 
+    Args:
+        model: the model.
+        tokens: its tokenizers.
+        test: the examples.
+        recipe: says how translations are searched for, and how many tokens are computed at a time.
+        on_progress: called with the number of rows done, and the total.
+    """
 
-def score_translations(
-    model: Transformer,
-    tokens: Tokens,
-    test: Sequence[Example],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> dict[str, Any]:
-    """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
-    sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature.
-    Both sides are in Unicode's form NFC: a tokenizer may write a letter and its accent as one
-    character where a reference has two."""
-    sources = [example.source_text for example in test]
-    translations = translate(model, tokens, sources, recipe, on_progress)
-    metric = imported("sacrebleu").BLEU()
-    references = [_composed(example.target_text) for example in test]
-    found = metric.corpus_score([*map(_composed, translations)], [references])
-    return {"bleu": found.score, "signature": str(metric.get_signature()), "pairs": len(test)}
+    model: Transformer
+    tokens: Tokens
+    test: Sequence[Example]
+    recipe: Recipe
+    on_progress: OnProgress
+
+    def of_lines(self) -> dict[str, Any]:
+        """The perplexity of lines, as `zoo.running.perplexity.perplexity_data` returns it. Each
+        line is predicted by itself, with its end, which counts as a token and a byte; lines longer
+        than `max_length` are cut into pieces, as in training."""
+        rows = encode(self.test, self.tokens, max_length=self.recipe.training.max_length)
+        device = input_device(self.model)
+        nats, done = 0.0, 0
+        with torch.inference_mode(), evaluating(self.model):
+            for places in self._batches(rows):
+                batch = collate([rows[place] for place in places], self.tokens, device)
+                nats += float(summed_loss(self.model, batch, label_smoothing=0.0))
+                done += len(places)
+                self.on_progress(done, len(rows))
+        n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in self.test)
+        return perplexity_data(nats, n_labels(rows), n_bytes)
+
+    def of_translations(self) -> dict[str, Any]:
+        """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
+        sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature.
+        Both sides are in Unicode's form NFC: a tokenizer may write a letter and its accent as one
+        character where a reference has two."""
+        metric = imported("sacrebleu").BLEU()
+        translations = [_composed(text) for text in self._translated()]
+        references = [_composed(example.target_text) for example in self.test]
+        score = metric.corpus_score(translations, [references]).score
+        signature = str(metric.get_signature())
+        return {"bleu": score, "signature": signature, "pairs": len(self.test)}
+
+    def _translated(self) -> list[str]:
+        """Translate the sources by beam search, in batches of similar lengths. Sources longer than
+        the training sequences are truncated."""
+        evaluation, longest = self.recipe.evaluation, self.recipe.training.max_length
+        sources = self.tokens.encode_sources([example.source_text for example in self.test])
+        rows = [Row(ids[:longest], ()) for ids in sources]
+        method = Beam(
+            size=evaluation.beam, length_penalty=evaluation.length_penalty, length_formula="gnmt"
+        )
+        translations: dict[int, str] = {}
+        for places in self._batches(rows):
+            found = generate(
+                self.model,
+                [rows[place].source or () for place in places],
+                max_new_tokens=longest - 1,
+                method=method,
+                eos=self.tokens.eos,
+                start=self.tokens.begin,
+            )
+            decoded = self.tokens.decode_targets([one.ids for one in found])
+            translations.update(zip(places, decoded, strict=True))
+            self.on_progress(len(translations), len(rows))
+        return [translations[place] for place in range(len(rows))]
+
+    def _batches(self, rows: Sequence[Row]) -> list[list[int]]:
+        """The places of rows, in batches of similar lengths."""
+        return batches(rows, tokens=self.recipe.evaluation.batch_tokens, seed=0, epoch=0)
 
 
 def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
-
-
-def translate(
-    model: Transformer,
-    tokens: Tokens,
-    texts: Sequence[str],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> list[str]:
-    """Translate texts by beam search, in batches of similar lengths. Texts longer than the training
-    sequences are truncated."""
-    evaluation, longest = recipe.evaluation, recipe.training.max_length
-    rows = [Row(ids[:longest], ()) for ids in tokens.encode_sources(texts)]
-    method = Beam(
-        size=evaluation.beam, length_penalty=evaluation.length_penalty, length_formula="gnmt"
-    )
-    translations: dict[int, str] = {}
-    for places in batches(rows, tokens=evaluation.batch_tokens, seed=0, epoch=0):
-        found = generate(
-            model,
-            [rows[place].source or () for place in places],
-            max_new_tokens=longest - 1,
-            method=method,
-            eos=tokens.eos,
-            start=tokens.begin,
-        )
-        decoded = tokens.decode_targets([one.ids for one in found])
-        translations.update(zip(places, decoded, strict=True))
-        on_progress(len(translations), len(rows))
-    return [translations[place] for place in range(len(rows))]

@@ -164,19 +164,31 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
         raise TrainingError(Problem(message, place(("labels",), value=True), hint))
 
 
-def data_in_words(sides: Sides) -> str:
-    """The kind of data that a model learns from, in words."""
-    if not sides.has_source:
-        return "text, one line for each example"
-    if isinstance(sides, Generation):
-        return "pairs of source and target"
-    return _DATA[sides.predicts]
+def data_of(sides: Sides) -> tuple[str, str]:
+    """The kind of data that a model learns from, in words, and how a recipe states it."""
+    if not isinstance(sides, Generation):
+        return _DATA[sides.predicts]
+    if sides.has_source:
+        form = 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
+        return "pairs of source and target", form
+    return _TEXT, 'a decoder learns from `kind = "text"`'
 
 
-_DATA: Mapping[Predicts, str] = {
-    "masked_tokens": "text, one line for each example",
-    "class": "texts with labels",
-    "classes": "texts with lists of labels",
-    "number": "texts with numbers",
-    "classes_of_words": "lists of words with lists of labels",
+_TEXT = "text, one line for each example"
+_OF_TEXTS = 'a text and its label are the `source` and the `target` of `kind = "tsv"`'
+_DATA: Mapping[Predicts, tuple[str, str]] = {
+    "masked_tokens": (_TEXT, 'a model that fills in masked tokens learns from `kind = "text"`'),
+    "class": ("texts with labels", _OF_TEXTS),
+    "classes": (
+        "texts with lists of labels",
+        "a text and the list of its labels are the `source` and the `target` of "
+        '`kind = "jsonl"` or `"datasets"`; for one label of each text, leave out '
+        "`problem_type` in the head",
+    ),
+    "number": ("texts with numbers", _OF_TEXTS),
+    "classes_of_words": (
+        "lists of words with lists of labels",
+        'words and their labels are the lists `source` and `target` of `kind = "jsonl"` or '
+        '`"datasets"`',
+    ),
 }

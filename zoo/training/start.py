@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, ZooError, placed
-from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.running.labels import published_config
 from zoo.running.text import no_pairs
@@ -20,7 +19,7 @@ from zoo.training.frozen import adapted_weights, frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader, Sides, data_in_words, find_sides
+from zoo.training.sides import Reader, Sides, data_of, find_sides
 from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
@@ -76,27 +75,22 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
     _check_layers(recipe, spec)
+    start = Start(source, spec, None, None, sides, frozen, adapted)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
             raise TrainingError(Problem(message, at, hint))
-        return _from_other(recipe, registry, spec, sides, frozen, adapted)
+        return _from_other(recipe, registry, start)
     if header is None:
         _refuse_lora(recipe)
-        return Start(source, spec, None, None, sides, frozen, adapted)
+        return start
     weights = find_weights(source, registry).path
-    specials = _published(recipe, weights, header, sides)
-    return Start(
-        source,
-        spec,
-        weights,
-        header.origin,
-        sides,
-        frozen,
-        adapted,
-        specials,
+    return start._replace(
+        weights=weights,
+        origin=header.origin,
+        published=_published(recipe, weights, header, sides),
         content=header.content_digest,
     )
 
@@ -150,15 +144,8 @@ def _refuse_lora(recipe: Recipe) -> None:
         raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
 
 
-def _from_other(
-    recipe: Recipe,
-    registry: Registry,
-    spec: ModelSpec,
-    sides: Sides,
-    frozen: frozenset[str],
-    adapted: frozenset[str],
-) -> Start:
-    """The start from the weights of another saved model. Raises as `find_start`."""
+def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
+    """The start of a spec from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
     source, place = _named(recipe, name), recipe.document.place(("weights",), value=True)
     try:
@@ -166,20 +153,16 @@ def _from_other(
         header = read_header(weights)
     except ZooError as error:
         raise placed(error, place) from None
-    taken = taken_weights(recipe, spec, header)
+    taken = taken_weights(recipe, start.spec, header)
     part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
     origin: dict[str, Any] = {"part": part}
     if header.origin is not None and "part" not in header.origin:
         origin["base"] = header.origin  # by which `zoo export` finds the names of all weights
-    return Start(
-        source,
-        spec,
-        weights,
-        origin,
-        sides,
-        frozen,
-        adapted,
-        _published(recipe, weights, header, sides),
+    return start._replace(
+        source=source,
+        weights=weights,
+        origin=origin,
+        published=_published(recipe, weights, header, start.sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
         content=header.content_digest,
@@ -207,7 +190,8 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
         return
     if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
         raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
-    n_special, longest = tokens.n_special(pairs=splits.of_pairs), recipe.training.max_length
+    n_special = len(tokens.added(pairs=splits.of_pairs))
+    longest = recipe.training.max_length
     if longest <= n_special:
         message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
         place = recipe.document.place(("training", "max_length"), value=True)
@@ -219,33 +203,25 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
     place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
     the reverse."""
     first, sides = splits.train[0], start.sides
-    has_source = first.source is not None
-    of_words = isinstance(sides, Reader) and sides.predicts == "classes_of_words"
-    of_lists = of_words or (isinstance(sides, Reader) and sides.predicts == "classes")
-    given = None
-    if has_source == sides.has_source:
-        if isinstance(first.source, tuple) != of_words:
-            given = "source"
-        elif isinstance(first.target, tuple) != of_lists:
-            given = "target"
-        elif first.second is not None and (of_words or isinstance(sides, Generation)):
-            given = "second"
-        if given is None:
-            return
-    place = recipe.document.place(("data", "kind"), value=True)
-    if given is not None:
-        key = "target" if given == "target" else "source"
-        place = recipe.document.place(("data", key), value=True)
-    raise TrainingError(
-        Problem(
-            f"the data is {told_data(first)}, and the model learns from {data_in_words(sides)}",
-            place,
-            help=_other_data(sides),
-        )
-    )
+    predicts = sides.predicts if isinstance(sides, Reader) else None
+    of_words = predicts == "classes_of_words"
+    if (first.source is not None) != sides.has_source:
+        wrong = "kind"
+    elif isinstance(first.source, tuple) != of_words:
+        wrong = "source"
+    elif isinstance(first.target, tuple) != (of_words or predicts == "classes"):
+        wrong = "target"
+    elif first.second is not None and (of_words or predicts is None):
+        wrong = "source"
+    else:
+        return
+    kind, form = data_of(sides)
+    message = f"the data is {_told_data(first)}, and the model learns from {kind}"
+    place = recipe.document.place(("data", wrong), value=True)
+    raise TrainingError(Problem(message, place, form))
 
 
-def told_data(example: Example) -> str:
+def _told_data(example: Example) -> str:
     """The kind of data that an example is of, in words."""
     if example.source is None:
         return "text"
@@ -255,25 +231,3 @@ def told_data(example: Example) -> str:
     if example.second is not None:
         return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
     return "texts with lists of labels" if lists else "pairs"
-
-
-def _other_data(sides: Sides) -> str:
-    """What data a model could learn from in place of other data."""
-    if isinstance(sides, Generation):
-        if sides.has_source:
-            return 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
-        return 'a decoder learns from `kind = "text"`'
-    if sides.predicts == "masked_tokens":
-        return 'a model that fills in masked tokens learns from `kind = "text"`'
-    if sides.predicts == "classes_of_words":
-        return (
-            'words and their labels are the lists `source` and `target` of `kind = "jsonl"` or '
-            '`"datasets"`'
-        )
-    if sides.predicts == "classes":
-        return (
-            "a text and the list of its labels are the `source` and the `target` of "
-            '`kind = "jsonl"` or `"datasets"`; for one label of each text, leave out '
-            "`problem_type` in the head"
-        )
-    return 'a text and its label are the `source` and the `target` of `kind = "tsv"`'

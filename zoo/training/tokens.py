@@ -167,8 +167,7 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
     def id_of(tokenizer: Any, token: str) -> int:
         found: int | None = tokenizer.token_to_id(token)
         if found is None:
-            hint = did_you_mean(token, _added(tokenizer))
-            problems.append(Problem(f"the tokenizer has no token `{token}`", help=hint))
+            problems.append(_missing(token, tokenizer))
         return found or 0
 
     source_pad, pad = id_of(source, table.pad), id_of(target, table.pad)
@@ -203,8 +202,7 @@ def _reading(tokenizer: Any, other: Any, table: Specials, model: Reader) -> Read
     problems: list[Problem] = []
     pad = tokenizer.token_to_id(table.pad)
     if pad is None:
-        hint = did_you_mean(table.pad, _added(tokenizer))
-        problems.append(Problem(f"the tokenizer has no token `{table.pad}`", help=hint))
+        problems.append(_missing(table.pad, tokenizer))
     mask = mask_of(tokenizer)
     if mask is None and model.classes is None:
         problems.append(
@@ -249,5 +247,6 @@ def other_padding(name: str, pad: int, pad_id: int | None) -> Iterable[Problem]:
         )
 
 
-def _added(tokenizer: Any) -> list[str]:
-    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+def _missing(token: str, tokenizer: Any) -> Problem:
+    added = [one.content for one in tokenizer.get_added_tokens_decoder().values()]
+    return Problem(f"the tokenizer has no token `{token}`", help=did_you_mean(token, added))

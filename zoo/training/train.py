@@ -120,24 +120,13 @@ def _trained(
     model = make_model(start, recipe, accelerator, registry)
     whole = accelerator.unwrap_model(model)
     optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
-    learner = Learner(start.spec, model, optimizer, accelerator, start.frozen, start.adapted)
+    learner = Learner(start, model, optimizer, accelerator)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
             write_companions(made, recipe.tokenizer, start, folder)
     tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
-    run = Run(
-        recipe,
-        folder,
-        learner,
-        tokens,
-        splits,
-        start.origin,
-        content=start.content,
-        labels=labels_in(start),
-        rows=rows,
-        start_notes=start.notes,
-    )
+    run = Run(recipe, folder, learner, tokens, splits, rows)
     run.learn(resume=resume)
     return run.finish()
 
@@ -200,10 +189,7 @@ def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) ->
             that needs some.
         InputError: the tokenizer cannot encode a text.
     """
-    found, longest = (
-        encode_parts(splits, tokens, recipe, labels_in(start)),
-        recipe.training.max_length,
-    )
+    found = encode_parts(splits, tokens, recipe, labels_in(start))
     needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
     for (part, examples), rows in zip(splits.parts.items(), found, strict=True):
         if rows or not examples:
@@ -214,6 +200,7 @@ def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) ->
         if part not in needed:
             continue
         which = "example" if part == "train" else "held-out example"
+        longest = recipe.training.max_length
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
         place = recipe.document.place(("training", "max_length"), value=True)
         raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))

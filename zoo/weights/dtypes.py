@@ -38,6 +38,11 @@ def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return dtype
 
 
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """`x` in float32, or as it is where its dtype is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def by_dtype(dtypes: Mapping[str, torch.dtype]) -> dict[torch.dtype, list[str]]:
     """Return the names of the tensors of each floating-point dtype, sorted, the most frequent dtype
     first."""

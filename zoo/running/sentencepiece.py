@@ -31,6 +31,8 @@ class Pieces(Numbers):
         upper: whether texts are in upper case.
     """
 
+    writes_ids = False
+
     def __init__(self, pieces: Tokens, special: dict[str, int], *, upper: bool = False) -> None:
         super().__init__()
         self.pieces, self.special, self.upper = pieces, special, upper
@@ -45,10 +47,6 @@ class Pieces(Numbers):
     def id_of(self, token: str) -> int | None:
         """The id of a token; None if there is no such token."""
         return next((id_ for id_, piece in self.pieces.items() if piece == token), None)
-
-    def tokens(self) -> tuple[Tokens, Tokens]:
-        """The tokens of the output, which are those of the input too."""
-        return self.pieces, self.pieces
 
     def special_tokens(self) -> dict[str, int]:
         """The ids of special tokens, which `decode` leaves out."""
