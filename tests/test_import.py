@@ -1317,7 +1317,8 @@ def test_an_index_of_other_shards_is_refused_fast(sharded: Path) -> None:
             find_tensors(sharded)
         return time.process_time() - start
 
-    few, many = seconds(500), seconds(16_000)
+    # The least of several, since a machine that pauses a process may count that as its work.
+    few, many = (min(seconds(n) for _ in range(3)) for n in (500, 16_000))
     assert many < 200 * few  # linear work grows 32-fold, that of a quadratic algorithm 1,024-fold
 
 
