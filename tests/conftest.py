@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -15,8 +16,15 @@ from trials import Refused, contents
 from zoo.cli import run
 from zoo.store.files import Store
 
-# On a busy machine, every example is slow. And a change is judged by what it does, not by the examples
-# that happen to be drawn: they are the same in every run.
+# The tests are of the zoo as it is, whatever the settings and plugins of the user who runs them.
+for name in [*os.environ]:
+    if name.startswith(("ZOO_", "HF_")) or name.upper().endswith(("_PROXY", "_COLOR")):
+        del os.environ[name]
+NO_SETTINGS = TemporaryDirectory()
+os.environ["XDG_CONFIG_HOME"] = NO_SETTINGS.name
+
+# On a busy machine, every example is slow. And the examples are the same in every run: a change is
+# judged by what it does, not by what happens to be drawn.
 settings.register_profile(
     "zoo", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
