@@ -16,9 +16,9 @@ from trials import Refused, contents
 from zoo.cli import run
 from zoo.store.files import Store
 
-# The tests are of the zoo as it is, whatever the settings and plugins of the user who runs them.
+# The tests are of the zoo as it is, whatever the settings, plugins and terminal of who runs them.
 for name in [*os.environ]:
-    if name.startswith(("ZOO_", "HF_")) or name.upper().endswith(("_PROXY", "_COLOR")):
+    if name.startswith(("ZOO_", "HF_")) or name.upper().endswith(("COLUMNS", "_COLOR", "_PROXY")):
         del os.environ[name]
 NO_SETTINGS = TemporaryDirectory()
 os.environ["XDG_CONFIG_HOME"] = NO_SETTINGS.name
@@ -90,3 +90,7 @@ def refused(project: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         return output.err
 
     return check
+
+
+def pytest_unconfigure() -> None:
+    NO_SETTINGS.cleanup()
