@@ -355,11 +355,17 @@ def left_in(store: Store) -> Path:
     return part
 
 
-@pytest.mark.parametrize(("seconds", "stays"), [(0, True), (100, False)])
+@pytest.mark.parametrize(("seconds", "stays"), [(0, True), (4000, False)])
 def test_the_longest_part_is_taken_up(
-    seconds: int, stays: bool, fetch: Pull, hub: Hub, store: Store
+    seconds: int,
+    stays: bool,
+    fetch: Pull,
+    hub: Hub,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that was written to a moment ago may be another's, who needs it still."""
+    monkeypatch.setattr(fetching, "_ABANDONED", 3600.0)  # longer than a machine pauses a test
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
@@ -527,7 +533,7 @@ def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Sto
     os.utime(part, (0, 0))
     fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
     (since,) = written
-    assert since > time.time() - 60
+    assert since > time.time() - 3600
 
 
 def test_a_stopped_process_that_goes_on_does_no_harm(tmp_path: Path, store: Store) -> None:
@@ -651,7 +657,7 @@ def test_a_server_that_is_busy_is_waited_for(
     access = Access(project, project, timeout=4000.0)
     assert fetching.files_of(source, access, "looking") == (source, sizes)
     by_us = [seconds for seconds in waited if seconds]
-    assert by_us == [7, 0.2, pytest.approx(3600, abs=30), 0.4, 0.8]
+    assert by_us == [7, 0.2, pytest.approx(3600, abs=600), 0.4, 0.8]
     hub.busy = [(429, "31")]
     with pytest.raises(SourceError, match=r"cannot be downloaded now: 429.*\n.*in 31 seconds"):
         fetch(trust_first_use=True)  # with a time-out of 30 seconds

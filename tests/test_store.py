@@ -770,9 +770,9 @@ def test_what_somebody_may_still_be_at_is_left_alone(
         path.touch()
     for folder in (snapshot, *(path.parent for path in written)):
         os.utime(folder, (0, 0))  # the time of the latest change inside, or of the move, counts
-    now = time.time
+    since = time.time()
     for seconds, left in ((0, {snapshot, *written}), (61, set(written)), (3601, set[Path]())):
-        monkeypatch.setattr("zoo.store.collecting.time.time", lambda s=seconds: now() + s)
+        monkeypatch.setattr("zoo.store.collecting.time.time", lambda s=seconds: since + s)
         assert run(["gc", str(outside)]) == 0
         assert {path for path in (snapshot, *written) if path.exists()} == left
     assert not list(outside.iterdir())
