@@ -6,17 +6,28 @@ import gc
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from trials import Refused, contents
 
 from zoo.cli import run
 from zoo.store.files import Store
 
-# No deadline: on a busy machine, every example is slow.
-settings.register_profile("zoo", deadline=None)
+# The tests are of the zoo as it is, whatever the settings, plugins and terminal of who runs them.
+for name in [*os.environ]:
+    if name.startswith(("ZOO_", "HF_")) or name.upper().endswith(("COLUMNS", "_COLOR", "_PROXY")):
+        del os.environ[name]
+NO_SETTINGS = TemporaryDirectory()
+os.environ["XDG_CONFIG_HOME"] = NO_SETTINGS.name
+
+# On a busy machine, every example is slow. And the examples are the same in every run: a change is
+# judged by what it does, not by what happens to be drawn.
+settings.register_profile(
+    "zoo", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("zoo")
 
 # With Python 3.13.0, torch warns of a fault of that version whenever it compiles.
@@ -79,3 +90,7 @@ def refused(project: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         return output.err
 
     return check
+
+
+def pytest_unconfigure() -> None:
+    NO_SETTINGS.cleanup()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ def loopback_hub(
 ) -> Generator[Hub]:
     """Run a hub until the end of the block. Its certificate is trusted by the environment variable
     that OpenSSL reads, as a user would do it."""
-    hub = Hub()
+    hub, over = Hub(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -158,13 +157,13 @@ def loopback_hub(
             if hub.pause:
                 for byte in content:
                     self.wfile.write(bytes([byte]))
-                    time.sleep(hub.pause)
+                    over.wait(hub.pause)
                 return
             middle = len(content) // 2
             self.wfile.write(content[:middle])
             self.wfile.flush()
             if self.path.endswith(hub.stalled):
-                time.sleep(hub.stall)
+                over.wait(hub.stall)
             self.wfile.write(content[middle:])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -183,5 +182,6 @@ def loopback_hub(
     try:
         yield hub
     finally:
+        over.set()
         server.shutdown()
         server.server_close()

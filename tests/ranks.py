@@ -63,7 +63,7 @@ def _work(rank: int, n_processes: int, rendezvous: Path, pipe: Connection) -> No
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=n_processes,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=300),  # also for starting, on a busy machine
     )
     while (task := pipe.recv()) is not None:
         function, args = task

@@ -135,7 +135,7 @@ OPTIONS: dict[str, list[Any]] = {
 COMBINATIONS = st.fixed_dictionaries({name: st.sampled_from(OPTIONS[name]) for name in OPTIONS})
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(COMBINATIONS, st.integers(0, 99), st.booleans(), st.booleans(), st.booleans())
 def test_features_together(
     fields: dict[str, Any], seed: int, causal: bool, masked: bool, biased: bool

@@ -35,7 +35,7 @@ def tensors(description: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, tup
     return built, {name: tensor.shape for name, tensor in description.layout().tensors()}
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     st.fixed_dictionaries(
         {

@@ -145,7 +145,7 @@ def test_softcap_bounds_scores_and_keeps_small_ones() -> None:
     assert math.exp(0.199) < spread.max() < math.exp(0.2) + 1e-9
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     st.fixed_dictionaries(
         {

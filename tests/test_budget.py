@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from trials import calls
 
 import zoo
 from zoo.budget import Budget
@@ -40,10 +40,8 @@ def spec(
 
 def refusal(text: str, budget: Budget | None = None) -> str:
     registry = zoo.load_registry(budget=budget)
-    start = time.perf_counter()
     with pytest.raises(SpecError) as caught:
         zoo.read_spec(text, registry=registry)
-    assert time.perf_counter() - start < 1
     return str(caught.value)
 
 
@@ -61,6 +59,8 @@ def test_too_large(text: str, told: str) -> None:
     message = refusal(text)
     assert told in message
     assert "zoo --budget" in message
+    zoo.read_spec(spec())  # plugins are imported before the work is measured
+    assert calls(lambda: refusal(text)) < 10 * calls(lambda: zoo.read_spec(spec()))
 
 
 def test_numbers_of_300_digits_are_refused() -> None:
@@ -107,14 +107,12 @@ def test_loading_is_budgeted(tmp_path: Path) -> None:
         zoo.load(tmp_path, registry=small)
 
 
-def test_405_billion_parameters_are_shown_fast_and_small() -> None:
-    """It takes less than 3 s and 500 MB, in a process of its own."""
+def test_405_billion_parameters_are_shown_by_arithmetic() -> None:
+    """It takes less than 500 MB, in a process of its own."""
     script = (
-        "import re, time\n"
-        "start = time.perf_counter()\n"
+        "import re\n"
         "from zoo.cli import run\n"
         "assert run(['show', 'llama-3.1-405b']) == 0\n"
-        "assert time.perf_counter() - start < 3, 'slow'\n"
         # Not `ru_maxrss`, which a process inherits from its parent.
         "peak = int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
         "assert peak < 500_000, peak\n"

@@ -262,7 +262,7 @@ BASE = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(one=CHANGES, other=CHANGES, init=st.sampled_from(["xavier", "normal"]))
 def test_no_component_changes_a_tensor_of_another(
     one: dict[str, Any], other: dict[str, Any], init: str

@@ -83,7 +83,7 @@ def test_the_independent_canonical_form_writes_the_numbers_of_the_rfc(
 
 
 @given(data=specs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_digest_is_that_of_the_canonical_json(data: dict[str, Any]) -> None:
     spec = zoo.read_spec(data, registry=REGISTRY)
     text = canonical(spec.to_dict())

@@ -181,7 +181,7 @@ def test_a_name_that_nothing_has() -> None:
     assert error.value.name == "missing"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=60))
 def test_any_text_is_a_value_or_an_error(source: str) -> None:
     with contextlib.suppress(ExpressionError):

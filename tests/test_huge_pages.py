@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 
@@ -15,9 +17,30 @@ import pytest
 import torch
 
 import zoo
-from zoo.machine.memory import CHUNK, PAGE, SMALL, Arena, Scratch, collapse
+from zoo.machine.memory import CHUNK, MADV_COLLAPSE, PAGE, SMALL, Arena, Scratch, collapse
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+
+
+def is_on() -> bool:
+    """Whether this machine has huge pages for who asks for them."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()
+
+
+def is_moved() -> bool:
+    """Whether memory in use is moved into huge pages, as by Linux from 6.1 on."""
+    memory = mmap.mmap(-1, 2 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(bytes(2 * PAGE))
+    try:
+        memory.madvise(MADV_COLLAPSE)
+    except OSError as error:
+        return error.errno != errno.EINVAL
+    return True
+
+
+HUGE = pytest.mark.skipif(not is_on(), reason="this machine gives no huge pages")
+MOVED = pytest.mark.skipif(not (is_on() and is_moved()), reason="nothing is moved into huge pages")
 SIZES = [1, SMALL // 4, SMALL // 4 + 1, PAGE // 4, 64, CHUNK // 12, CHUNK // 8 + 16, PAGE]
 SPEC = """
 format = 1
@@ -112,7 +135,7 @@ def told_of(tensor: torch.Tensor) -> dict[str, str]:
     return next(found for where, found in mappings() if tensor.data_ptr() in where)
 
 
-@LINUX
+@HUGE
 @pytest.mark.parametrize("made", ["built", "loaded", "cast", "initial"])
 def test_huge_pages_are_asked_for(made: str, tmp_path: Path) -> None:
     model = zoo.build(SPEC)
@@ -126,19 +149,38 @@ def test_huge_pages_are_asked_for(made: str, tmp_path: Path) -> None:
         assert "hg" in told_of(parameter)["VmFlags"].split()
 
 
+def shortages() -> int:
+    """How often Linux had no huge page, for any process that asked for one."""
+    counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counts["thp_fault_fallback"]) + int(counts["thp_collapse_alloc_failed"])
+
+
+@contextmanager
+def unless_none_is_left() -> Iterator[None]:
+    """Skip a test that fails while the memory of the machine is too full for huge pages."""
+    before = shortages()
+    try:
+        yield
+    except AssertionError:
+        if shortages() > before:
+            pytest.skip("there were not enough huge pages")
+        raise
+
+
 def collapsed(memory: torch.Tensor) -> int:
     """The bytes in huge pages of the mapping of a tensor."""
     return int(told_of(memory)["AnonHugePages"].removesuffix(" kB")) * 1024
 
 
-@LINUX
+@MOVED
 def test_memory_in_use_is_moved_into_huge_pages() -> None:
     n_bytes = 8 * PAGE
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     values = torch.frombuffer(memory, dtype=torch.int64)
     torch.arange(len(values), out=values)
-    collapse(values.data_ptr(), n_bytes)
-    assert collapsed(values) >= n_bytes - 2 * PAGE
+    with unless_none_is_left():
+        collapse(values.data_ptr(), n_bytes)
+        assert collapsed(values) >= n_bytes - 2 * PAGE
     assert torch.equal(values, torch.arange(len(values)))
 
 
@@ -168,15 +210,16 @@ print((in_huge_pages() - before) / n_bytes)
 """
 
 
-@LINUX
+@MOVED
 @pytest.mark.parametrize("how", ["1", "8", "8 bits"])
 def test_copies_of_weights_are_in_huge_pages(how: str) -> None:
     """A process of its own is asked as a whole: memory of oneDNN's layouts has no address in
     Python, and what other tests have freed may be in huge pages already."""
     spec = SPEC.replace("512", "1024").replace("2048", "4096")
     command = [sys.executable, "-c", COPIES, spec, how]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert 0.6 < float(done.stdout) < 1.4
+    with unless_none_is_left():
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert 0.6 < float(done.stdout) < 1.4
 
 
 def test_weights_are_copied_pickled_shared_and_cast() -> None:

@@ -225,7 +225,7 @@ def test_memory_is_bounded_by_a_shard(source: Path, is_transposed: bool) -> None
     assert sum(sizes) > 6 * max(sizes)
     command = [sys.executable, "-c", PEAK, str(source), str(folder)]
     done = subprocess.run(
-        command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=120
+        command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=300
     )
     assert int(done.stdout) < 1.3 * max(sizes)
 
@@ -1317,7 +1317,8 @@ def test_an_index_of_other_shards_is_refused_fast(sharded: Path) -> None:
             find_tensors(sharded)
         return time.process_time() - start
 
-    few, many = seconds(500), seconds(16_000)
+    # The least of several, since a machine that pauses a process may count that as its work.
+    few, many = (min(seconds(n) for _ in range(3)) for n in (500, 16_000))
     assert many < 200 * few  # linear work grows 32-fold, that of a quadratic algorithm 1,024-fold
 
 

@@ -273,13 +273,14 @@ except zoo.WeightsError as error:
 """
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="root may write to any file")
 @pytest.mark.parametrize("read", ["bytes", "mmap"])
 @pytest.mark.parametrize(("how", "verify"), [("shorter", True), ("empty", True), ("other", False)])
 def test_a_file_that_changes_meanwhile_is_an_error(
     how: str, verify: bool, read: str, read_only: Path
 ) -> None:
     """Not a signal, also for a mapped file, and even if it is changed by root."""
+    if not os.access(read_only, os.W_OK):
+        pytest.skip("root may write to any file, but not in every container")
     command = [sys.executable, "-c", MEANWHILE, read, str(verify), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

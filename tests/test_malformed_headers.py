@@ -121,7 +121,8 @@ def test_a_shape_that_no_tensor_has(
     write_header(path, json.dumps({"a": entry}).encode())
     began = time.process_time()
     assert "the `shape` of `a` is missing or no list of integers of a" in refused(read, tmp_path)
-    assert time.process_time() - began < 2
+    # Not a measure of speed: the longest product takes minutes.
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**29], [0, 2**62], [1] * 64])

@@ -440,6 +440,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from mesh_tasks import exchanges
 from zoo.source import Source, Stream
 
 
@@ -450,15 +451,19 @@ class Mine(Source):
     def read(self, path, start, access):
         with open("asked", "a") as asked:
             asked.write(path + "\\n")
-        time.sleep(3)
+        before, end = len(exchanges), time.monotonic() + 50
+        while len(exchanges) < before + 3:
+            if time.monotonic() > end:
+                raise OSError("the processes tell each other nothing")
+            time.sleep(0.01)
         yield Stream(iter([Path("published", path).read_bytes()]))
 """
 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Return a project with a model `small.v1`, whose source takes 3 seconds and notes each file
-    that it is asked for."""
+    """Return a project with a model `small.v1`, whose source notes each file that it is asked for,
+    and gives it when the processes have told each other three times that it takes long."""
     write_files(tmp_path / "published", {"model.safetensors": weights()})
     register(tmp_path, "small.v1", entry({"kind": "mine"}, {"model.safetensors": weights()}))
     lines = 'format = 1\ncatalog = "models"\n[source]\nmine = "mine.py:Mine"\n'
@@ -469,9 +474,9 @@ def published(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("n_stores", [1, 2])
 def test_a_model_is_pulled_once_into_each_store(two: Ranks, published: Path, n_stores: int) -> None:
-    """Also if it takes longer than a process waits for another."""
+    """Also if it takes longer than a process waits for another: no exchange lasts as long."""
     homes = [published / f"home{number}" for number in range(n_stores)]
-    found = two(tasks.loaded_by_name, published, homes, True)
+    found = two(tasks.loaded_by_name, published, homes)
     for path, home in zip(found, [homes[0], homes[-1]], strict=True):
         assert Path(path).is_relative_to(home), path
     assert (published / "asked").read_text() == "model.safetensors\n" * n_stores
@@ -480,7 +485,7 @@ def test_a_model_is_pulled_once_into_each_store(two: Ranks, published: Path, n_s
 def test_a_model_that_cannot_be_pulled_is_told_by_all(two: Ranks, published: Path) -> None:
     """After one attempt."""
     (published / "published" / "model.safetensors").write_bytes(weights(1))
-    told = two(tasks.loaded_by_name, published, [published / "home"], False)
+    told = two(tasks.loaded_by_name, published, [published / "home"])
     for message in told:
         assert message.startswith("SourceError: ")
         assert "has the SHA-256" in message

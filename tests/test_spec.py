@@ -264,7 +264,7 @@ def test_a_rule_beside_what_the_block_states(
 
 
 @given(data=specs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_full_form_reads_back_as_the_same_spec(data: dict[str, Any]) -> None:
     spec = zoo.read_spec(data, registry=REGISTRY)
     again = zoo.read_spec(spec.to_toml(), registry=REGISTRY)

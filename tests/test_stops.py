@@ -39,7 +39,7 @@ def reading(stops: Sequence[str], text: Text) -> Stops:
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "numbers"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_text_stops_with_the_token_that_completes_a_stop_text(
     name: str, data: st.DataObject
@@ -60,7 +60,7 @@ def test_a_text_stops_with_the_token_that_completes_a_stop_text(
             break
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=8),
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),

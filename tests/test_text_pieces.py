@@ -59,7 +59,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_the_pieces_are_the_whole(name: str, data: st.DataObject) -> None:
     text, last = TEXTS[name]
@@ -68,7 +68,7 @@ def test_the_pieces_are_the_whole(name: str, data: st.DataObject) -> None:
     assert "".join(pieces(text, ids)) == text.decode(ids)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(LETTERS, max_size=12))
 def test_characters_of_several_tokens_are_told_whole(letters: str) -> None:
     bytes_ = TEXTS["bytes"][0]
@@ -77,7 +77,7 @@ def test_characters_of_several_tokens_are_told_whole(letters: str) -> None:
     assert list(pieces(bytes_, ids)) == list(letters)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(0, len(BYTES) + 3), max_size=20))
 def test_bytes_that_make_no_character_change_those_before_them(ids: list[int]) -> None:
     """The decoder makes `?` of each byte of a row that is not UTF-8, of its valid start, too."""

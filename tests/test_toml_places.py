@@ -43,7 +43,7 @@ def text_at(text: str, span: Span) -> str:
 
 
 @given(data=TABLES, comment=st.sampled_from(["", " # x = 1", '#"']))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any], comment: str) -> None:
     text = tomlkit.dumps(data).replace("\n", f"{comment}\n")
     spans = find_places(text).spans
@@ -57,7 +57,7 @@ def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any], comment
 
 
 @given(data=st.dictionaries(KEYS, SCALARS, min_size=1, max_size=5), draw=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_twice_can_be_taken_out(data: dict[str, Any], draw: st.DataObject) -> None:
     """At the top, in a table, and in an inline table; the rest reads as if it had been absent."""
     key = draw.draw(st.sampled_from(sorted(data)))

@@ -191,7 +191,7 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         SHORT.replace("words.json", r"\u0000"),
         MODEL,
         {},
-        "recipe.toml:10:2: error: the tokenizer `\ufffd` cannot be read: embedded null byte",
+        "recipe.toml:10:2: error: the tokenizer `\ufffd` cannot be read: ",
     ),
     "a model that no file can be": (
         SHORT.replace("model.toml", "m" * 300),

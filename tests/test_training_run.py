@@ -9,6 +9,7 @@ import math
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import stat
@@ -186,6 +187,24 @@ def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
     assert toy("plain", recipe=plain)["content_digest"] != digest
 
 
+ENDED = """\
+import os, sys
+from zoo.__main__ import main
+from zoo.training.progress import Lines
+
+
+def advance(lines, step):
+    if step == 9:
+        os.kill(os.getpid(), sent)
+
+
+sent = int(sys.argv.pop(1))
+Lines.advance = advance
+main()
+"""
+"""Runs a command that trains, with a signal after its ninth step."""
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [(signal.SIGKILL, -signal.SIGKILL), slow(pytest.param(signal.SIGINT, 130))],
@@ -193,31 +212,26 @@ def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
 def test_a_killed_run_goes_on(
     sent: signal.Signals, status: int, toy: Toy, digest: str, tmp_path: Path
 ) -> None:
-    """It is killed after its first checkpoint, perhaps while it writes the next; or interrupted,
-    which prints how to continue."""
-    recipe = tmp_path / "recipe.toml"
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with subprocess.Popen(
-        command("train", recipe, "-o", tmp_path / "out"),
-        env=environment,
-        stderr=subprocess.PIPE,
+    """It is killed after its second checkpoint; or interrupted, which prints how to continue."""
+    arguments = ["train", tmp_path / "recipe.toml", "-o", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, str(int(sent)), *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        capture_output=True,
         text=True,
+        check=False,
         # These tests may run as a background job, which is started with interrupts ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("step 8/"):
-                process.send_signal(sent)
-                break
-        told = process.stderr.read()
-    assert process.returncode == status
-    assert ("with `--resume`" in told) == (sent == signal.SIGINT)
-    assert "Traceback" not in told
+    )
+    assert done.returncode == status, done.stderr
+    assert ("with `--resume`" in done.stderr) == (sent == signal.SIGINT)
+    assert "Traceback" not in done.stderr
     folder = tmp_path / "out" / "checkpoints"
     assert checkpoints(folder)
     assert not (tmp_path / "out" / "model.safetensors").exists()
-    with pytest.raises(zoo.WeightsError, match=r"has not ended; `zoo train .*/out --resume` goes"):
+    with pytest.raises(
+        zoo.WeightsError, match=r"has not ended; `zoo train .*/out'? --resume` goes"
+    ):
         zoo.load(tmp_path / "out")
     (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while writing it
     assert toy(resume=True)["content_digest"] == digest
@@ -709,7 +723,8 @@ def test_what_a_run_leaves_can_be_made_again(
     folder = tmp_path / "whole"
     with pytest.raises(zoo.TrainingError, match=r"no spec `model\.toml`") as caught:
         zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
-    command = f"zoo show {folder} --resolved > {folder / 'model.toml'}"
+    whole, model = (shlex.quote(str(path)) for path in (folder, folder / "model.toml"))
+    command = f"zoo show {whole} --resolved > {model}"
     assert f"holds it: `{command}`" in str(caught.value)
     assert run(["show", str(folder), "--resolved"]) == 0
     (folder / "model.toml").write_text(capsys.readouterr().out)

@@ -312,7 +312,8 @@ CHANGES = {
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example(region=2, offset=40, how="set", n=ord("9"))
 @given(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.building import build
@@ -34,6 +34,9 @@ from zoo.spec import ModelSpec
 TIMEOUT = timedelta(seconds=30)
 """Timeout for waiting for another process, which may have failed."""
 
+START_TIMEOUT = timedelta(seconds=300)
+"""Timeout for waiting until the others have started: a busy machine takes long to import torch."""
+
 
 def main() -> None:
     n_processes, rank, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -43,9 +46,10 @@ def main() -> None:
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=n_processes,
-        timeout=TIMEOUT,
+        timeout=START_TIMEOUT,
     )
-    mesh = init_device_mesh("cpu", (n_processes,), mesh_dim_names=("tp",))
+    group = dist.new_group(timeout=TIMEOUT)
+    mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("tp",))
     serve(partial(_wrong, mesh))
 
 
