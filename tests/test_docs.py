@@ -45,7 +45,7 @@ PAGES = [
     "docs/import.md",
     "docs/write-a-family.md",
 ]
-FILE = re.compile(r"`([\w.-]+\.(?:toml|py))`")
+FILE = re.compile(r"`([\w.-]+\.(?:toml|py|json))`")
 
 
 def run_page(page: str, folder: Path) -> int:
@@ -59,7 +59,7 @@ def run_page(page: str, folder: Path) -> int:
             continue
         kind, body = part[3:-3].split("\n", 1)
         name = FILE.findall(preceding.strip().split("\n\n")[-1])
-        if kind in ("toml", "python") and name:
+        if kind in ("toml", "python", "json") and name:
             (folder / name[-1]).write_text(body)
         elif kind.startswith("sh") and not body.startswith("make "):
             for line in filter(None, body.splitlines()):

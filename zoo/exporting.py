@@ -1,4 +1,5 @@
-"""Export an imported model as its original checkpoint: the same names, layouts and bytes."""
+"""Export a model as a published checkpoint: an imported one with the names, layouts and bytes that
+it had, any other by a config.json that describes it."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ import torch
 from pydantic import ValidationError
 
 from zoo.counts import check_count
-from zoo.errors import Place, Problem, WeightsError, checked_output
+from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.described import described_origins
 from zoo.families.family import with_rules
+from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import (
     Origin,
@@ -27,13 +30,16 @@ from zoo.families.origin import (
 )
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
+from zoo.families.scope import Scope
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
-from zoo.json_files import parse_json
+from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
+from zoo.json_files import parse_json, read_json
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
+from zoo.reports.diff import diff
+from zoo.showing.data import ValueChange, Written
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, dtype_name
@@ -42,29 +48,43 @@ from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_of, numbered, plan_shards
 
+TRAINING = frozenset({"dropout", "init", "auxiliary_loss"})
+"""The keys of specs that training alone reads: a configuration may state others, or none."""
+ROUNDING = frozenset({"cast"})
+"""Those that say when numbers are rounded to less than float32, where weights are in less."""
+WHOLE = (torch.float32, torch.float64)
+"""The dtypes in which nothing is."""
+UNMASKED = frozenset({"pad_id", "padding"})
+"""Those that say what is hidden where no mask is given: `transformers`, where a configuration does
+not state them, hides nothing, and its tokenizers give a mask."""
+
 
 def export_folder(
     source: str | Path,
     output: str | Path,
     *,
+    config: str | Path | None = None,
     max_shard_bytes: int | None = None,
     registry: Registry | None = None,
 ) -> None:
-    """Write an imported model as a folder that `transformers` loads.
+    """Write a model as a folder that `transformers` loads.
 
     Args:
-        source: the folder, the weights file or the name of an imported model, which may have been
-            trained since.
+        source: the folder, the weights file or the name of a model, which may have been trained
+            since it was imported or built.
         output: the new folder, which appears when it is complete.
+        config: the config.json that describes the model, with the class of `transformers` that it
+            becomes as its `architectures`. None is for a model that was imported, which is exported
+            with the one that it had.
         max_shard_bytes: the most bytes of tensors in a file, if they are more: then there are
             several, with an index; a larger tensor gets its own file. None writes one file.
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the model cannot be loaded or was not imported, its record of its origin is
-            damaged or belongs to another model, or a tensor that its checkpoint leaves out is no
-            longer zero; or the name of `output` is that of a file.
-        SpecError: the family cannot make a spec of the recorded configuration.
+        WeightsError: the model cannot be loaded, or was not imported and has no `config`; its
+            configuration is damaged, means another model, or is not read by a family; or a tensor
+            that its checkpoint leaves out is not zero; or the name of `output` is that of a file.
+        SpecError: the family cannot make a spec of the configuration.
         InputError: `max_shard_bytes` is no integer, or below 1.
         ZooError: `output` exists, or cannot be written.
     """
@@ -76,7 +96,12 @@ def export_folder(
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
-    origin = _origin(model, registry, Place(str(path)))
+    if config is None:
+        origin = _origin(model, registry, Place(str(path)))
+    else:
+        origin = _described(
+            model, checked_path(config, "`config` is a path"), path.parent, registry
+        )
     plan = _plan(model, origin, registry, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
@@ -102,8 +127,9 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
             Problem(
                 "the model was not imported, so there is no configuration to export it with",
                 where,
-                help="only what `zoo import` has read, and what was trained from that, has one; "
-                "`zoo push` and `zoo bundle make` share any model, for others with the zoo",
+                help="what `zoo import` has read, and what was trained from that, has one; for any "
+                "other model, `--config` names the config.json of a class of `transformers` that "
+                "is the same; `zoo push` and `zoo bundle make` share any, for others with the zoo",
             )
         )
     base, files = model.origin.get("base"), model.origin.get("files", {})
@@ -123,6 +149,28 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
     return _validated(model.origin, where)
 
 
+def _described(model: Transformer, config: Path, folder: Path, registry: Registry) -> Origin:
+    """The origin of a model that a config.json describes."""
+    file, families = read_json(config), Families(registry)
+    files = {one.name: one.sha256 for one in read_companions(folder, COMPANIONS)}
+    found: list[list[ValueChange]] = []
+    for origin in described_origins(file, _unlabelled(model.spec), files, families):
+        scope = _scope(origin, families)
+        found.append(_differences(model, scope, registry))
+        if not found[-1]:
+            active_rules(scope)
+            check_read(scope, families)
+            return origin
+    raise WeightsError(
+        Problem(
+            f"the configuration describes another model: `{change['path']}` is "
+            f"{_shown(change['a'])} there, and {_shown(change['b'])} in {model.spec.name}",
+            file.place(),
+        )
+        for change in min(found, key=len)
+    )
+
+
 def _validated(origin: object, where: Place) -> Origin:
     try:
         return Origin.model_validate(origin)
@@ -135,44 +183,57 @@ def _validated(origin: object, where: Place) -> Origin:
 
 
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
-    families = Families(registry)
-    file = parse_json(Path(CONFIG), origin.config.encode())
-    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
-    scope = families.scope(family, file, frozenset(origin.tensors))
-    own = _unlabelled(model.spec).to_dict()
-    words = families.vocabulary.sentence
-    sentence = words is not None and own.get("head", {}).get("kind") == words.kind
-    head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
-    meant = family_spec(scope, model.spec.name, registry, head).to_dict()
-    if differing := [key for key in {**own, **meant} if own.get(key) != meant.get(key)]:
-        if "part" in (model.origin or {}):
-            raise WeightsError(_of_another_head(differing[0], own, meant, origin, where))
-        raise WeightsError(
-            Problem(
-                "the configuration that it was imported with means another model, with another "
-                f"`{differing[0]}`",
-                where,
-                help="a model whose spec has changed since has no configuration to export it with",
-            )
-        )
+    scope = _scope(origin, Families(registry))
+    if changes := _differences(model, scope, registry):
+        raise WeightsError(_of_another(changes[0], model, origin, where))
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
 
 
-def _of_another_head(
-    key: str, own: dict[str, Any], meant: dict[str, Any], origin: Origin, where: Place
-) -> Problem:
-    """The problem that `transformers` has no class with exactly this head."""
-    mine, theirs = own.get(key), meant.get(key)
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        inner = next(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
-        key, mine, theirs = f"{key}.{inner}", mine.get(inner), theirs.get(inner)
-    published = json.loads(origin.config)["architectures"][0]
+def _scope(origin: Origin, families: Families) -> Scope:
+    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
+    file = parse_json(Path(CONFIG), origin.config.encode())
+    return families.scope(family, file, frozenset(origin.tensors))
+
+
+def _differences(model: Transformer, scope: Scope, registry: Registry) -> list[ValueChange]:
+    """The values in which the model of a configuration (`a`) is another than this one (`b`)."""
+    spec = _unlabelled(model.spec)
+    own = spec.to_dict()
+    words = Families(registry).vocabulary.sentence
+    sentence = words is not None and own.get("head", {}).get("kind") == words.kind
+    head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
+    whole = all(one.dtype in WHOLE for one in stored(model).values() if one.is_floating_point())
+    ignored = TRAINING | ROUNDING if whole else TRAINING
+    changes = diff(family_spec(scope, spec.name, registry, head), spec)["spec"]
+    return [change for change in changes if not _ignored(change, ignored)]
+
+
+def _ignored(change: ValueChange, ignored: frozenset[str]) -> bool:
+    keys = change["path"].split(".")
+    return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in UNMASKED)
+
+
+def _of_another(change: ValueChange, model: Transformer, origin: Origin, where: Place) -> Problem:
+    """The problem that the configuration means a model that differs in this value."""
+    if "part" in (model.origin or {}):
+        published = json.loads(origin.config)["architectures"][0]
+        return Problem(
+            f"`{published}` of `transformers` is another model: `{change['path']}` is "
+            f"{_shown(change['a'])} there, and {_shown(change['b'])} in {model.spec.name}",
+            where,
+            help="train with the head that is published, to export the model",
+        )
     return Problem(
-        f"`{published}` of `transformers` is another model: `{key}` is {json.dumps(theirs)} there, "
-        f"and {json.dumps(mine)} in {own['name']}",
+        "the configuration that it was imported with means another model, with another "
+        f"`{change['path']}`",
         where,
-        help="train with the head that is published, to export the model",
+        help="a model whose spec has changed since is exported with a config.json that describes "
+        "it: `--config`",
     )
+
+
+def _shown(side: Written | None) -> str:
+    return "not stated" if side is None else json.dumps(side["value"])
 
 
 def _unlabelled(spec: ModelSpec) -> ModelSpec:

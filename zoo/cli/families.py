@@ -129,6 +129,12 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
     required=True,
     help="The new folder.",
 )
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=path_type,
+    help="The config.json that describes the model. One that was imported needs none.",
+)
 @max_shard_bytes_option
 @json_option
 @click.pass_obj
@@ -137,10 +143,11 @@ def export(
     model: str,
     to: str,
     output: Path,
+    config: Path | None,
     max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Turn an imported model back into a published checkpoint.
+    """Turn a model into a published checkpoint, or back into the one that was imported.
 
     MODEL is its folder, or its name.
     """
@@ -148,7 +155,7 @@ def export(
     from zoo.exporting import export_folder
 
     gc.enable()
-    export_folder(model, output, max_shard_bytes=max_shard_bytes, registry=registry)
+    export_folder(model, output, config=config, max_shard_bytes=max_shard_bytes, registry=registry)
     print_report(as_json, {"path": str(output)}, lambda r: r["path"])
 
 

@@ -32,6 +32,7 @@ from zoo.families.quantized.dequantized import dequantized
 from zoo.families.quantized.stated import KEY
 from zoo.families.quantized.tensor import Quantized
 from zoo.families.registered import Families
+from zoo.families.scope import Scope
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
@@ -131,9 +132,7 @@ def plan_import(
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
-    inert = families.vocabulary.inert | family.ignores | _known_keys(family) | {KEY}
-    if unread := scope.config.unread(inert):
-        raise WeightsError(unread)
+    check_read(scope, families, KEY)
     companions = _companions(source, adapter, sentence.files)
     _check_json(companions, source)
     origin = Origin(
@@ -157,6 +156,14 @@ def plan_import(
     if stated_dtype(file.data) in (None, usual):
         return planned
     return replace(planned, origin=origin.model_copy(update={"dtype": usual}))
+
+
+def check_read(scope: Scope, families: Families, *others: str) -> None:
+    """Raise `WeightsError` if a configuration states what nothing has read, once its spec and the
+    rules of its family are made: neither these nor who knows the `others` among its keys."""
+    inert = families.vocabulary.inert | scope.family.ignores | _known_keys(scope.family)
+    if unread := scope.config.unread(inert.union(others)):
+        raise WeightsError(unread)
 
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:

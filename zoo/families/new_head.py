@@ -15,6 +15,7 @@ from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.origin import Origin
 from zoo.families.plan import ActiveRule, active_rules
 from zoo.families.registered import Families
+from zoo.families.tensor_names import first_names, makers
 from zoo.json_files import parse_json
 from zoo.purpose import Classes
 from zoo.spec import ModelSpec
@@ -106,14 +107,6 @@ def _names(spec: ModelSpec, rules: Iterable[ActiveRule], own: Iterable[str]) -> 
             targets = {target.fill(bindings) for target in active.zoo}
             if {spec.ties.get(target, target) for target in targets} <= spec.tensors.keys():
                 found.add(key)
-                made |= targets
-    for name in spec.tensors:
-        for active in rules:
-            if name in made or active.counted or active.spelled or active.rule.copies:
-                continue
-            matches = (target.match(name) for target in active.zoo)
-            bindings = next((match for match in matches if match is not None), None)
-            if bindings is not None:
-                found.add(active.hf.fill(bindings))
-                made |= {target.fill(bindings) for target in active.zoo}
-    return found
+                made |= {spec.ties.get(target, target) for target in targets}
+    new = [name for name in spec.tensors if name not in made]
+    return found | first_names([makers(spec, rules, new)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -103,6 +104,14 @@ def active_rules(scope: Scope) -> list[ActiveRule]:
         for name, (rule, document) in scope.family.rules.items()
         if rule.when is None or scope.evaluate(rule.when, document, ("weights", name, "when"))
     ]
+
+
+def possible_rules(scope: Scope) -> Iterator[ActiveRule]:
+    """Yield the rules of a family that hold for some checkpoint with this configuration, whatever
+    their `when` says; not those whose names have no value for it."""
+    for name in scope.family.rules:
+        with suppress(SpecError):
+            yield _active(name, scope)
 
 
 def _active(name: str, scope: Scope) -> ActiveRule:

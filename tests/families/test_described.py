@@ -1,0 +1,88 @@
+"""Each case exported by its config.json alone, as if it had not been imported: the checkpoint that
+`transformers` has saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from breadth import one_then_slow
+
+from families.cases import all_cases
+from families.checkpoints import make_model, save
+from families.conformance import (
+    Report,
+    compare_reloaded,
+    compare_tensors,
+    make_truth,
+    registry,
+    tensors,
+)
+from zoo import export_folder, import_folder
+from zoo.errors import WeightsError
+from zoo.families.import_plan import plan_import
+
+REFUSED = {
+    "esm": "`encoder.position.kind` is",
+    "dpr": "reads tensors with several prefixes",
+    "electra": "`head.kind` is",
+    "marian.untied": "the checkpoint has no tensor that becomes",
+    **dict.fromkeys(
+        (f"{name}.sequence" for name in ("data2vec-audio", "hubert", "wavlm")), "`head.kind` is"
+    ),
+    **dict.fromkeys(
+        (f"wav2vec2{name}.sequence" for name in ("", "-bert", "-conformer")), "`head.kind` is"
+    ),
+    **dict.fromkeys((f"dpr.{name}" for name in ("context", "reader")), "several prefixes"),
+    **dict.fromkeys(
+        (f"esm.{name}" for name in ("base", "masked", "sequence", "token")),
+        "`encoder.position.kind` is",
+    ),
+}
+"""Cases whose configuration leaves open what only the names of tensors in a checkpoint tell, with
+what is told of it."""
+OLDER = ("altclip.first", "bert.old_names", "dinov3_vit.named", "esm.absolute", "gte.published")
+OLDER += ("wav2vec2.old", "wavlm.old")
+"""Cases with names of tensors for which `transformers` reads others too."""
+WRITTEN = sorted(all_cases().keys() - REFUSED.keys() - set(OLDER))
+
+
+def exported(name: str, folder: Path) -> Path:
+    if not (folder / "source").exists():
+        save(make_model(all_cases()[name]), all_cases()[name], folder / "source")
+    import_folder(folder / "source", folder / "m", name="tiny", registry=registry())
+    config = folder / "source" / "config.json"
+    export_folder(folder / "m", folder / "back", config=config, registry=registry())
+    return folder / "back"
+
+
+@pytest.mark.parametrize("name", one_then_slow(["gpt2", *(n for n in WRITTEN if n != "gpt2")]))
+def test_a_configuration_is_enough(name: str, tmp_path: Path) -> None:
+    back = exported(name, tmp_path)
+    planned = plan_import(tmp_path / "source", name="tiny", registry=registry())
+    saved, ours = tensors(tmp_path / "source"), tensors(back)
+    # A table that is computed may be left out, and one of two copies.
+    left = saved.keys() - ours.keys()
+    assert left <= {*planned.plan.computed, *planned.plan.copies, *planned.plan.dropped}
+    report = Report()
+    compare_tensors(planned, tmp_path / "source", back, report)
+    assert [fault for fault in report.faults if "is missing" not in fault] == []
+    assert (back / "config.json").read_bytes() == (tmp_path / "source/config.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", one_then_slow(sorted(REFUSED)))
+def test_what_a_configuration_leaves_open_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=REFUSED[name]):
+        exported(name, tmp_path)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OLDER)
+def test_other_names_are_read_as_the_same(name: str, tmp_path: Path) -> None:
+    truth = make_truth(all_cases()[name], tmp_path / "source")
+    back = exported(name, tmp_path)
+    planned = plan_import(tmp_path / "source", name="tiny", registry=registry())
+    report = Report()
+    compare_reloaded(truth, planned, back, report)
+    assert report.faults == []

@@ -1,0 +1,207 @@
+"""Export of models that were not imported, by a config.json that describes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_encoders import words
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+
+LLAMA = """
+format = 1
+name = "mine"
+builder = "decoder"
+vocab = 60
+n_layers = 2
+d_model = 32
+n_heads = 4
+n_kv_heads = 2
+d_ff = 48
+bias = false
+dropout = 0.1
+norm = { kind = "rms_norm", eps = 1e-5 }
+position = { kind = "rotary", base = 500.0 }
+ffn = "glu"
+init = { kind = "normal", std = 0.3 }
+"""
+MIXTRAL = """
+ffn = { kind = "moe", n_experts = 3, top_k = 2, router = { normalize = true } }
+"""
+GPT2 = """
+format = 1
+name = "mine"
+builder = "decoder"
+vocab = 60
+max_length = 16
+n_layers = 2
+d_model = 32
+n_heads = 4
+d_ff = 128
+position = "learned"
+ffn = { kind = "mlp", activation = "gelu_tanh" }
+head = { kind = "linear", tied = true }
+init = { kind = "normal", std = 0.3 }
+"""
+BERT = """
+format = 1
+name = "mine"
+builder = "encoder"
+vocab = 60
+max_length = 16
+n_layers = 2
+d_model = 32
+n_heads = 4
+d_ff = 48
+pad_id = 0
+norm_placement = "post"
+norm = { kind = "layer_norm", eps = 1e-12 }
+position = "learned"
+ffn = { kind = "mlp", activation = "gelu" }
+init = { kind = "normal", std = 0.3 }
+[encoder.embedding]
+n_types = 2
+norm = { kind = "layer_norm", eps = 1e-12 }
+[head]
+kind = "classifier"
+n_classes = 2
+labels = ["bad", "good"]
+"""
+SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OF_LLAMA = {**SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+OF_LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 48, "rms_norm_eps": 1e-5}
+OF_LLAMA |= {"rope_theta": 500.0}
+OF_GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 60}
+OF_GPT2 |= {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}
+OF_BERT = {**SIZES, "model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+OF_BERT |= {"intermediate_size": 48, "max_position_embeddings": 16}
+OF_MIXTRAL = {**OF_LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+OF_MIXTRAL |= {"num_local_experts": 3, "num_experts_per_tok": 2}
+MODELS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "llama": (LLAMA, OF_LLAMA, AutoModelForCausalLM),
+    "mixtral": (LLAMA.replace('ffn = "glu"\n', MIXTRAL), OF_MIXTRAL, AutoModelForCausalLM),
+    "gpt2": (GPT2, OF_GPT2, AutoModelForCausalLM),
+    "bert": (BERT, OF_BERT, AutoModelForSequenceClassification),
+}
+
+
+def write(spec: str, config: dict[str, Any]) -> None:
+    """Build a model of a spec into the folder `mine`, and write a config.json beside it."""
+    model = zoo.build(zoo.read_spec(spec), seed=1)
+    zoo.save(model, "mine")
+    Path("config.json").write_text(json.dumps(config, indent=1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_ones_own_becomes_one_of_transformers(name: str, project: Path) -> None:
+    spec, config, of_transformers = MODELS[name]
+    write(spec, config)
+    words(project / "mine" / "tokenizer.json")
+    assert run(["export", "mine", "--to", "hf", "--config", "config.json", "-o", "out"]) == 0
+    theirs, told = of_transformers.from_pretrained("out", output_loading_info=True)
+    assert not any(told.values()), told
+    assert type(theirs).__name__ == config["architectures"][0]
+    ids = torch.tensor([[2, 7, 9, 8, 3], [2, 11, 6, 12, 3]])
+    with torch.no_grad():
+        logits = theirs.eval()(ids).logits
+        assert logits.std() > 0.01
+        torch.testing.assert_close(zoo.load("mine").eval()(ids), logits, rtol=1e-5, atol=1e-6)
+    assert Path("out/tokenizer.json").read_bytes() == Path("mine/tokenizer.json").read_bytes()
+
+
+def test_the_names_of_classes_are_those_of_the_spec(project: Path) -> None:
+    write(BERT, OF_BERT)
+    zoo.export_folder("mine", "out", config="config.json")
+    assert json.loads(Path("out/config.json").read_text())["id2label"] == {"0": "bad", "1": "good"}
+
+
+def test_another_model_is_refused_value_by_value(project: Path, refused: Refused) -> None:
+    write(LLAMA, {**OF_LLAMA, "intermediate_size": 64, "rope_theta": 10000.0})
+    told = refused("export", "mine", "--to", "hf", "--config", "config.json", "-o", "out")
+    assert told.count("the configuration describes another model") == 2
+    assert "config.json: error: " in told
+    assert "`decoder.block.ffn.d_ff` is 64 there, and 48 in mine" in told
+    assert "`decoder.position.base` is 10000.0 there, and 500.0 in mine" in told
+
+
+def test_rounding_counts_where_weights_are_rounded(project: Path, refused: Refused) -> None:
+    """Llama rounds in its norms before the weight; the spec, by default, after it. In float32 that
+    is the same."""
+    write(LLAMA, OF_LLAMA)
+    zoo.save(zoo.load("mine").bfloat16(), "half")
+    told = refused("export", "half", "--to", "hf", "--config", "config.json", "-o", "out")
+    assert '`decoder.norm.cast` is "before_weight" there, and "after_weight" in mine' in told
+    rounding = LLAMA.replace("eps = 1e-5", 'eps = 1e-5, cast = "before_weight"')
+    zoo.save(zoo.build(zoo.read_spec(rounding)).bfloat16(), "same")
+    zoo.export_folder("same", "out", config="config.json")
+    theirs = AutoModelForCausalLM.from_pretrained("out").eval()
+    assert theirs.dtype == torch.bfloat16
+    ids = torch.tensor([[2, 7, 9, 8, 3]])
+    with torch.no_grad():
+        assert torch.equal(theirs(ids).logits, zoo.load("same").eval()(ids))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no class": ({"architectures": []}, "`architectures` must name the class of `transformers`"),
+    "two classes": ({"architectures": ["A", "B"]}, "`architectures` must name the class"),
+    "no model type": ({"model_type": None}, "`model_type` must say what kind of model this is"),
+    "an unknown one": ({"model_type": "lama"}, "no family reads the model_type `lama`"),
+    "a wrong type": ({"hidden_size": "32"}, "`hidden_size` must be"),
+    "what nothing reads": (
+        {"quantization_config": {"bits": 4}},
+        '`quantization_config` is {"bits": 4}, and nothing reads it',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_configuration_is_told(name: str, project: Path, refused: Refused) -> None:
+    changes, message = WRONG[name]
+    write(LLAMA, {**OF_LLAMA, **changes})
+    told = refused("export", "mine", "--to", "hf", "--config", "config.json", "-o", "out")
+    assert message in told
+    assert "config.json" in told
+
+
+def test_a_configuration_that_is_missing_or_damaged(project: Path, refused: Refused) -> None:
+    write(LLAMA, OF_LLAMA)
+    told = refused("export", "mine", "--to", "hf", "-o", "out")
+    assert "the model was not imported" in told
+    assert "`--config` names the config.json" in told
+    assert "no.json" in refused("export", "mine", "--to", "hf", "--config", "no.json", "-o", "out")
+    Path("config.json").write_text('{"model_type": }')
+    told = refused("export", "mine", "--to", "hf", "--config", "config.json", "-o", "out")
+    assert "config.json:1:16" in told
+
+
+def test_an_imported_model_with_another_spec_since(project: Path, refused: Refused) -> None:
+    """What has changed since the import is described anew."""
+    write(LLAMA, OF_LLAMA)
+    zoo.export_folder("mine", "published", config="config.json")
+    zoo.import_folder("published", "imported", name="mine")
+    model = zoo.load("imported")
+    spec = model.spec.to_dict()
+    spec["decoder"]["position"]["base"] = 700.0
+    changed = zoo.build(zoo.read_spec(spec))
+    changed.load_state_dict(model.state_dict())
+    changed.origin = model.origin
+    zoo.save(changed, "changed")
+    told = refused("export", "changed", "--to", "hf", "-o", "out")
+    assert "with another `decoder.position.base`" in told
+    assert "`--config`" in told
+    Path("config.json").write_text(json.dumps({**OF_LLAMA, "rope_theta": 700.0}))
+    zoo.export_folder("changed", "out", config="config.json")
+    ids = torch.tensor([[2, 7, 9, 8, 3]])
+    theirs = AutoModelForCausalLM.from_pretrained("out").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, changed.eval()(ids), rtol=1e-5, atol=1e-6)

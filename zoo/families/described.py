@@ -1,0 +1,103 @@
+"""Models as if they had been imported from a checkpoint with a given config.json, so that any model
+can be exported as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.family import Family
+from zoo.families.origin import Origin
+from zoo.families.plan import active_rules, possible_rules
+from zoo.families.registered import Families
+from zoo.families.tensor_names import first_names, makers
+from zoo.json_files import JsonFile
+from zoo.spec import ModelSpec
+from zoo.wording import quoted
+
+_BASE_CLASS = re.compile(r"\w+(?:(?<!LMHead)(?<![a-z]MT)Model|Encoder)")
+"""The name of a class of `transformers` without a head, whose tensors have no prefix."""
+_MOST_ROUNDS = 4
+"""Names of tensors say which rules hold, and rules say names; this often they are asked in turn."""
+
+
+def described_origins(
+    file: JsonFile, spec: ModelSpec, files: Mapping[str, str], families: Families
+) -> Iterator[Origin]:
+    """Yield the origins that a model may have, imported from a checkpoint with this config.json.
+
+    The names of the tensors may tell the head of a model, or other parts that its configuration
+    does not. The first origin has no part that would be told so, the second all those that this
+    model has a place for. Whether the family makes this model of them is not checked.
+
+    Args:
+        file: the config.json.
+        spec: the spec of the model.
+        files: the files beside the model, with the SHA-256 of each.
+        families: where the family that reads the configuration is looked up.
+
+    Raises:
+        WeightsError: no family reads the configuration, it names no class of `transformers`, or the
+            family leaves open what the tensors of such a checkpoint are called.
+        SpecError: an expression of the family has no value.
+    """
+    family = families.family_of(file)
+    _check_class(file)
+    bare = frozenset({_prefix(family, file)})
+    told = possible_rules(families.scope(family, file, bare))
+    for start in (bare, first_names(makers(spec, [one], spec.tensors) for one in told)):
+        yield Origin(
+            family=family.name,
+            config=file.text,
+            tensors=tuple(sorted(_settled(start, file, spec, families, family))),
+            files=dict(files),
+        )
+
+
+def _settled(
+    keys: frozenset[str], file: JsonFile, spec: ModelSpec, families: Families, family: Family
+) -> frozenset[str]:
+    """The names of the tensors by the rules that hold where a checkpoint has these names."""
+    for _ in range(_MOST_ROUNDS):
+        rules = active_rules(families.scope(family, file, keys))
+        found = makers(spec, rules, spec.tensors)
+        before, keys = keys, first_names([found])
+        if keys == before:
+            break
+    return keys
+
+
+def _check_class(file: JsonFile) -> None:
+    stated = file.data.get("architectures")
+    if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
+        raise WeightsError(
+            Problem(
+                "`architectures` must name the class of `transformers` that the model becomes",
+                file.place("architectures"),
+                help='for example `"architectures": ["LlamaForCausalLM"]`',
+            )
+        )
+
+
+def _prefix(family: Family, file: JsonFile) -> str:
+    """The prefix that `transformers` writes: none before the tensors of a class without a head, and
+    otherwise that of the model type, or the only one that there is, or the first of two."""
+    named = [prefix for prefix in family.prefixes if prefix]
+    own = f"{file.data['model_type']}.".replace("-", "_")
+    last = family.prefixes[-1]
+    if _BASE_CLASS.fullmatch(file.data["architectures"][0]) and (not last or len(named) == 2):
+        return last
+    if own in named:
+        return own
+    if len(named) > 2:
+        raise WeightsError(
+            Problem(
+                f"the family {quoted(family.name)} reads tensors with several prefixes: "
+                f"{', '.join(f'`{prefix}`' for prefix in named)}",
+                Place(str(family.path)),
+                help="which of them a class has, only a checkpoint tells: a model that was "
+                "imported from one is exported without a configuration",
+            )
+        )
+    return family.prefixes[0]
