@@ -3,7 +3,7 @@
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
-                        new head
+                        new head; described.py, that of a model that was not imported
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`
@@ -15,7 +15,8 @@ lint.py                 `zoo lint`
 
 The tensors:
 checkpoint.py           those of the checkpoint
-pattern.py, plan.py     names, and which tensors become which
+pattern.py, plan.py     names, and which tensors become which; tensor_names.py, names by the rules
+                        alone
 conversion.py           carries a plan out on all cores; relayout.py, for one tensor
 reader.py               reads tensors; tensor_writer.py writes them, and hashes them on the way
 
