@@ -8,7 +8,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Classes, Generation, Reading, Task, Transcription
+from zoo.purpose import Classes, Generation, InsertedImages, Reading, Task, Transcription
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
@@ -323,6 +323,11 @@ class Decoder(OneStack):
         return _head_ties(self.head, "decoder")
 
     @property
+    def _inserted_images(self) -> InsertedImages | None:
+        """The images that may stand in its text."""
+        return None
+
+    @property
     def generation(self) -> Generation | None:
         vocab = self.decoder.vocab_of_ids
         if vocab is None or not self.head.scores_tokens:
@@ -331,6 +336,7 @@ class Decoder(OneStack):
             target_vocab=vocab,
             memory_width=self.memory_width,
             pad_id=self.decoder.pad_id,
+            inserted_images=self._inserted_images,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,
             not_recordable=self.decoder.not_recordable,

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Size, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import NotWith, stated
-from zoo.purpose import Generation, InsertedImages
+from zoo.purpose import InsertedImages
 from zoo_components.activation import Activated, Activation
 from zoo_components.builders import Decoder, layout_of
 from zoo_components.stack import DecoderStack, ImageStack
@@ -114,7 +114,6 @@ class ImageTextDecoder(Decoder):
                 f"the id {self.image_id} cannot stand for images and for padding",
                 "image_id",
                 "decoder.pad_id",
-                "pad_id",
             )
         return self
 
@@ -125,13 +124,9 @@ class ImageTextDecoder(Decoder):
         return 0 if grid is None or self.image_states == "all" else grid[0]
 
     @property
-    def generation(self) -> Generation | None:
-        made, shape = super().generation, self.image.embedding.image_shape
-        n_vectors = self.image.embedding.n_vectors
-        if made is None or shape is None or n_vectors is None:
-            return made
-        inserted = InsertedImages(self.image_id, shape, n_vectors - self._n_before)
-        return made._replace(inserted_images=inserted)
+    def _inserted_images(self) -> InsertedImages:
+        shape, n_vectors = self.image.embedding.image_shape, self.image.embedding.n_vectors
+        return InsertedImages(self.image_id, stated(shape), stated(n_vectors) - self._n_before)
 
     def layout(self) -> Layout:
         return layout_of(
