@@ -63,6 +63,24 @@ TINY_DUAL: dict[str, Any] = {
     "image_head": {"norm": "layer_norm", "d_out": 6},
 }
 """Very small encoders of images and of texts, as in CLIP."""
+TINY_IMAGE_TEXT: dict[str, Any] = {
+    "format": 1,
+    "name": "image-text",
+    "builder": "image_text_decoder",
+    "vocab": 23,
+    "image_id": 9,
+    "n_layers": 2,
+    "n_heads": 2,
+    "d_ff": 24,
+    "decoder": {"d_model": 16, "position": "rotary"},
+    "image": {
+        "d_model": 12,
+        "final_norm": False,
+        "embedding": {"kind": "normed_patches", "image_size": 4, "patch_size": 2},
+        "position": {"kind": "learned", "max_length": 5},
+    },
+}
+"""A very small decoder with images in its text, each of four states, as in LLaVA."""
 
 
 def small(path: Path) -> dict[str, Any]:

@@ -102,6 +102,9 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "builder.dual_encoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         return sizes | own | {"builder": kind, "text_vocab": 11, "image": images}
+    if name == "builder.image_text_decoder":
+        images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
+        return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
@@ -172,6 +175,9 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]
+    if spec["builder"] == "image_text_decoder":
+        text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
+        return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     if "memory_width" in spec:
         return [target, torch.rand(2, 4, 7, dtype=torch.float64)]

@@ -162,6 +162,25 @@ def make_image_checkpoints(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing("$A end", special_tokens=[("end", 8)])
     tokenizer.save(str(folder / "clip-checkpoint/tokenizer.json"))
+    words = {word: n for n, word in enumerate(["?", "<image>", "What", "is", "it", "in"])}
+    text = {**sizes, "model_type": "llama", "vocab_size": 9}
+    llava = transformers.LlavaConfig(
+        text_config=text,
+        vision_config={**images, "model_type": "clip_vision_model"},
+        image_token_index=1,
+        image_seq_length=16,
+    )
+    model = transformers.LlavaForConditionalGeneration(llava)
+    model.generation_config.eos_token_id = 8
+    model.save_pretrained(folder / "llava-checkpoint")
+    processor.save_pretrained(folder / "llava-checkpoint")
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "llava-checkpoint/tokenizer.json"))
+    (folder / "llava-checkpoint/chat_template.jinja").write_text(
+        "{% for message in messages %}{% for part in message.content %}"
+        "{{ '<image> ' if part.type == 'image' else part.text }}{% endfor %}{% endfor %}"
+    )
     Image.radial_gradient("L").resize((320, 240)).save(folder / "photo.jpg")
     Image.linear_gradient("L").convert("RGBA").save(folder / "cat.png")
 

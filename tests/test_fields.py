@@ -27,6 +27,7 @@ from zoo.plugin_kit.hosts import MIXING_KIND, SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
+from zoo_components.image_text import ImageTextDecoder
 
 Data = dict[str, Any]
 Keys = tuple[str | int, ...]
@@ -114,6 +115,8 @@ class Case:
 RMS: Data = {"kind": "rms_norm"}
 ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
 IMAGES: Data = {"kind": "patches", "image_size": 6, "patch_size": 2}
+N_PATCHES = 9
+"""Of an image in the `example` of `ImageTextDecoder`."""
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 """A block that differs from the default one."""
 
@@ -426,7 +429,8 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Ids with token types and a mask that hides tokens at the start, vectors, or images."""
+    """Ids with token types and a mask that hides tokens at the start, vectors, or images; or ids
+    with images in them."""
     random = torch.Generator().manual_seed(3)
     model: Any = spec.model
     found: dict[str, torch.Tensor] = {}
@@ -447,6 +451,10 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
             found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)
         if name == "source" and getattr(embedding, "n_types", 0):
             found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)
+    if isinstance(model, ImageTextDecoder):
+        found["images"] = found.pop("image")
+        own, at = found["target"], slice(2, 2 + N_PATCHES)
+        own[own == model.image_id], own[:, at] = VOCAB - 1, model.image_id
     if getattr(model, "memory_width", None):
         found["memory"] = torch.randn(2, 5, model.memory_width, generator=random).to(dtype)
     return found

@@ -53,6 +53,7 @@ OTHERS = {
     "audio-spectrogram-transformer",
     "parakeet_encoder",
     "aimv2_vision_model",
+    "llava",
 }
 """An encoder of images under a language model, those without a classifier, models that compare
 texts with images or texts and their encoders, and one that only classifies tokens, which no list

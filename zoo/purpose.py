@@ -11,6 +11,20 @@ Task = Literal[
 """The task that `zoo run` performs with a model."""
 
 
+class InsertedImages(NamedTuple):
+    """The images that may stand in a text.
+
+    Args:
+        image_id: the id of the token at whose places their states stand.
+        shape: the (channels, height, width) of an image.
+        n_states: the number of states of an image, and so of its places in the text.
+    """
+
+    image_id: int
+    shape: tuple[int, int, int]
+    n_states: int
+
+
 class Generation(NamedTuple):
     """What `zoo.generate` needs to know about a model that generates.
 
@@ -29,6 +43,8 @@ class Generation(NamedTuple):
         not_incremental: the parts that require recomputing all earlier tokens for each new one.
         not_recordable: the parts with which a step of generation cannot be recorded as a CUDA
             graph.
+        inserted_images: the images that may stand in the prompts of a model without an encoder; its
+            module is a `zoo.transformer.InsertingImages`. None if none may.
         looks_ahead: the parts through which a target position sees later ones.
         changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
@@ -45,6 +61,7 @@ class Generation(NamedTuple):
     longest_source: int | None = None
     not_incremental: tuple[str, ...] = ()
     not_recordable: tuple[str, ...] = ("the builder",)
+    inserted_images: InsertedImages | None = None
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
 

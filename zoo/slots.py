@@ -285,6 +285,10 @@ class Embedding(Plugin):
     d_model: Given[int]
     takes_ids: ClassVar[bool] = True
     """Whether it is called with ids, and not with vectors or images."""
+    takes_inserted: ClassVar[bool] = False
+    """Whether `forward` takes `inserted` too, vectors (n, position_width) or None, for which ids
+    from the size of the vocabulary on stand: these are their vectors before types and positions are
+    added."""
     site: ClassVar[str] = "embed"
     """The name of the module in its stack."""
 

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from zoo.weights.held_tensors import owners
+from zoo.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from zoo.cache import Cache
     from zoo.spec import ModelSpec
@@ -105,6 +106,28 @@ class Generating(Protocol):
     ) -> torch.Tensor: ...
 
     def head(self, states: torch.Tensor) -> torch.Tensor: ...
+
+
+class InsertingImages(Generating, Protocol):
+    """The methods of a model that generates from texts with images in them."""
+
+    def insert_images(
+        self, target: torch.Tensor, images: torch.Tensor, *, target_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids of texts, (batch, length), in which ids from the size of the vocabulary on stand
+        for states of images; and these states, (n, width), which `decode` takes as `inserted`."""
+        ...
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        target_mask: torch.Tensor | None,
+        memory_mask: torch.Tensor | None,
+        cache: Cache | None,
+        inserted: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
 
 
 class EncodingImages(Protocol):
@@ -215,3 +238,31 @@ def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
     elif len(found) in (3, 4) and found[-3] == channels:
         hint = f"; resize the images to {height} x {width} pixels, as in training"
     raise ValueError(f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}")
+
+
+def check_inserted(n_places: Sequence[int], n_images: int, n_states: int, image_id: int) -> None:
+    """Check that texts have places for these images.
+
+    Args:
+        n_places: the number of places of `image_id` in each text.
+        n_images: the number of all images.
+        n_states: the number of places that an image takes.
+        image_id: the id of the token at whose places images stand.
+
+    Raises:
+        ValueError: a text has no place for a whole number of images, or all have places for another
+            number than this.
+    """
+    for row, n in enumerate(n_places):
+        if n % n_states:
+            where = f"sequence {row} has" if len(n_places) > 1 else "there are"
+            raise ValueError(
+                f"an image takes {counted(n_states, 'place')} of the token {image_id}, and {where} "
+                f"{n} of them, which is no whole number of images"
+            )
+    found = sum(n_places) // n_states
+    if found != n_images:
+        raise ValueError(
+            f"there are {sum(n_places)} places of the token {image_id}, which are for "
+            f"{counted(found, 'image')} of {n_states} each, and {counted(n_images, 'image')} given"
+        )

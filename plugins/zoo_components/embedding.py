@@ -29,6 +29,7 @@ class TokenEmbedding(Embedding):
     """A learned vector for each token: dropout(norm(scale * table[ids] + positions)) (Vaswani et
     al. 2017, section 3.4)."""
 
+    takes_inserted: ClassVar[bool] = True
     norm_site: ClassVar[Literal["before_positions", "after_positions"]] = "after_positions"
     scale: PositiveFloat | Literal["sqrt_d_model", "sqrt_d_model_rounded"] = 1.0
     """The factor that multiplies the token vectors before anything is added; with

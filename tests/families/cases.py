@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 FOLDER = Path(__file__).parent / "cases"
 
-Kind = Literal["encoder", "decoder", "encoder_decoder", "dual_encoder"]
+Kind = Literal["encoder", "decoder", "encoder_decoder", "dual_encoder", "image_text_decoder"]
 KINDS: dict[str, Kind] = {
     "encoders": "encoder",
     "images": "encoder",
@@ -25,6 +25,7 @@ KINDS: dict[str, Kind] = {
     "mixtures": "decoder",
     "pairs": "encoder_decoder",
     "duals": "dual_encoder",
+    "images_in_texts": "image_text_decoder",
 }
 """What the models of each file are."""
 

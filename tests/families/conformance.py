@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -184,7 +184,7 @@ def unequal(found: Tensor, expected: Tensor) -> str | None:
 def compare_reloaded(truth: Truth, planned: Import, exported: Path, report: Report) -> None:
     """What transformers makes of the exported folder, which must be the very same."""
     try:
-        model = load(truth.case, exported, planned.plan.dropped)
+        model = load(truth.case, exported, in_model(planned.plan.dropped, truth.case))
     except ValueError as error:
         report.faults.append(str(error))
         return
@@ -194,6 +194,15 @@ def compare_reloaded(truth: Truth, planned: Import, exported: Path, report: Repo
                 report.faults.append(
                     f"exported and loaded by transformers: {given}: {name} differs"
                 )
+
+
+def in_model(names: Iterable[str], case: Case) -> set[str]:
+    """The names of tensors of a checkpoint, and those that they may have in the model, which for
+    some classes of transformers are others."""
+    found = set(names)
+    for new, old in case.renamed.items():
+        found |= {name.replace(old, new) for name in found}
+    return found | {f"model.{name}" for name in found}
 
 
 def compare_without_defaults(truth: Truth, planned: Import, folder: Path, report: Report) -> None:

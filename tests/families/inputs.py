@@ -32,7 +32,8 @@ class Inputs:
         global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
-        images: what the texts are compared with, (batch, channels, height, width).
+        images: what the texts are compared with, or what stands in them, (batch, channels, height,
+            width).
         memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
@@ -84,6 +85,17 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         yield from sounds(case, Inputs(name="plain", source=source, target=target), config)
         return
     signal, images = case.features or case.image, None
+    if case.kind == "image_text_decoder" and signal is not None:
+        images = torch.randn(3, *signal, generator=generator("images"))
+        image = torch.full((3, config.image_seq_length), config.image_token_index)
+        before, after = texts(random, LENGTH - 1), texts(random, LENGTH - 1)
+        plain = Inputs(name="plain", source=torch.cat([before, image, after], 1), images=images)
+        yield plain
+        yield Inputs(name="text", source=before)
+        for left in (False, True):  # beside the images
+            yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
+        yield with_special_ids(plain, config)
+        return
     if case.kind == "dual_encoder" and signal is not None:
         images = torch.randn(2, *signal, generator=generator("images"))
     elif signal is not None:

@@ -95,7 +95,9 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         found["text"] = model.encode_text(source, text_mask=inputs.mask)
         found["image"] = model.encode_image(inputs.images)
         return found
-    if case.kind == "decoder":
+    if case.kind == "image_text_decoder":
+        found["output"] = model(source, inputs.images, target_mask=inputs.mask)
+    elif case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":
         found["output"] = model(

@@ -240,7 +240,62 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
     assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers
 
 
+@pytest.mark.parametrize(
+    ("text", "vision"),
+    [
+        (None, None),
+        ("llama", "clip_vision_model"),
+        ("mistral", "clip_vision_model"),
+        ("qwen2", "siglip_vision_model"),
+    ],
+)
+def test_decoders_with_images_have_the_defaults_of_transformers(
+    text: str | None, vision: str | None, tmp_path: Path
+) -> None:
+    stated = {"text_config": text, "vision_config": vision}
+    inner = {key: {"model_type": name} for key, name in stated.items() if name is not None}
+    choice = {"vision_feature_select_strategy": "full"}
+    config = CONFIG_MAPPING["llava"](**inner, **choice, image_token_index=5)
+    whole = json.loads(config.to_json_string(use_diff=False))
+    specs = []
+    for tables in (inner, {key: whole[key] for key in INNER}):
+        table = {"model_type": "llava", "image_token_index": 5, **choice, **tables}
+        write_config(tmp_path, table)
+        families = Families(registry())
+        file = read_json(tmp_path / "config.json")
+        scope = families.scope(families.family_of(file), file, frozenset())
+        specs.append(family_spec(scope, "m", registry()).to_dict())
+    assert specs[0] == specs[1]
+    assert specs[0]["vocab"] == config.text_config.vocab_size
+    assert specs[0]["image"]["d_model"] == config.vision_config.hidden_size
+    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers - 1
+
+
 REFUSED = {
+    "another decoder around images": (
+        inside("llava", "text_config", model_type="opt"),
+        "a decoder that is none of Llama, Mistral and Qwen2 is not read",
+    ),
+    "windows around images": (
+        inside("llava.qwen2", "text_config", use_sliding_window=True),
+        "windows in the layers of Qwen2 are not read",
+    ),
+    "another encoder of images in a text": (
+        inside("llava", "vision_config", model_type="vit"),
+        "neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "the states after the last layer": (
+        tiny("llava", vision_feature_layer=-1),
+        "the states of images are read before the last layer of their encoder",
+    ),
+    "the states of several layers": (
+        tiny("llava", vision_feature_layer=[-2, -1]),
+        "the states of several layers are not read",
+    ),
+    "without the first patch": (
+        tiny("llava.qwen2", vision_feature_select_strategy="default"),
+        "without the first patch of SigLIP",
+    ),
     "biases that are left out": (
         with_config("bloom", slow_but_exact=True, pretraining_tp=2),
         "`slow_but_exact` with a `pretraining_tp` leaves out biases",

@@ -28,6 +28,7 @@ class RunOptions(NamedTuple):
 
     model: str
     inputs: tuple[str, ...]
+    images: tuple[str, ...]
     labels: tuple[str, ...]
     texts: bool
     top: int | None
@@ -149,6 +150,7 @@ class RunOptions(NamedTuple):
             timestamps=self.timestamps,
             draft=draft,
             cuda_graph=self.cuda_graph,
+            images=(self.images,) if self.images else (),
             labels=self.labels or None,
             mask_id=self.mask_id,
             top=self.top,

@@ -59,6 +59,14 @@ _GENERATING = (
 @click.argument("model", type=model_type)
 @click.argument("inputs", nargs=-1, metavar="[TEXT|IMAGE|SOUND]...")
 @click.option(
+    "--image",
+    "images",
+    metavar="IMAGE",
+    multiple=True,
+    help="With a model such as LLaVA: an image that stands in each TEXT, at its `<image>`. State it"
+    " for each.",
+)
+@click.option(
     "--label",
     "labels",
     metavar="TEXT",
@@ -198,7 +206,7 @@ def run(context: click.Context, /, **given: Any) -> None:
     or the path of a file; if it is `-`, the whole standard input is one. If the folder has no
     tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you type on a terminal are the
     messages of one chat. With --label, a model that compares images with texts says how likely each
-    describes the image; with --texts, it reads texts.
+    describes the image; with --texts, it reads texts. With --image, images stand in the texts.
 
     With --json, a single TEXT, IMAGE or SOUND gives one indented document, and several give a line
     of JSON each.
@@ -247,6 +255,8 @@ def _refuse_unfitting(context: click.Context, model: Runner) -> None:
         _refuse(context, _LANGUAGES, f"{name} takes no texts")
     if not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
+    if not isinstance(model, TextModel) or model.reader is None:
+        _refuse(context, ("images",), f"{name} takes no images in its texts")
     if not generates(model):
         _refuse(context, _GENERATING, f"{name} generates no text")
 
@@ -319,6 +329,8 @@ def _answer_each(
     places: Sequence[Place] | None = None,
 ) -> None:
     """Print the result for each of several texts, images or sounds."""
+    prompts = list(prompts)
+    asked = replace(asked, images=[*asked.images] * len(prompts))
     for report in model.answers(prompts, asked, places):
         print_report(as_json, report, _as_shown, one_of_several=True)
 

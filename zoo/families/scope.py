@@ -122,8 +122,8 @@ class Scope(Mapping[str, Any]):
     def _functions(self, vocabulary: Vocabulary) -> dict[str, Callable[..., Any]]:
         return {
             "activation": vocabulary.activation,
-            "rope": lambda layer_type=None, **settings: vocabulary.rotary(
-                self.config, layer_type, **settings
+            "rope": lambda layer_type=None, of=None, **settings: vocabulary.rotary(
+                _or(of, self.config), layer_type, **settings
             ),
             "yarn_magnitude": magnitude,
             "present": self._present,

@@ -18,7 +18,6 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, read_document
 from zoo.errors import Problem, SpecError
-from zoo.families.config import Config
 from zoo.families.expression import ExpressionError
 from zoo.validating.value_errors import value_message
 from zoo.wording import dotted, quoted
@@ -84,7 +83,7 @@ class Vocabulary(BaseModel):
 
     def rotary(
         self,
-        config: Config,
+        config: Mapping[str, Any],
         layer_type: str | None = None,
         *,
         theta: float | None = None,
@@ -99,7 +98,7 @@ class Vocabulary(BaseModel):
         files, `rope_theta` and `rope_scaling`.
 
         Args:
-            config: the configuration.
+            config: the configuration, or a table of it that holds one.
             layer_type: the key of `rope_parameters` to use, if they differ between layers.
             theta: the base if the configuration states none.
             fraction: the share of a head that is rotated if the table has no
@@ -153,7 +152,9 @@ class Vocabulary(BaseModel):
         by_kinds = (kind.fields.values() for kind in self.rope.values())
         return frozenset(_KNOWN_SETTINGS).union(*by_kinds)
 
-    def _scaled(self, scaling: Any, config: Config, *, by_layers: bool) -> dict[str, Any]:
+    def _scaled(
+        self, scaling: Any, config: Mapping[str, Any], *, by_layers: bool
+    ) -> dict[str, Any]:
         """Return the table of the kind of rotary positions that a table of settings names."""
         if not isinstance(scaling, Mapping):
             raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
@@ -166,7 +167,9 @@ class Vocabulary(BaseModel):
         return {"kind": kind.kind, **fields}
 
 
-def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) -> dict[str, Any]:
+def _settings(
+    scaling: Mapping[str, Any], config: Mapping[str, Any], *, by_layers: bool
+) -> dict[str, Any]:
     """Return the settings of a kind of scaling, with those that are derived from others and from
     the rest of the configuration, as in transformers."""
     longest = config.get("max_position_embeddings")

@@ -30,6 +30,8 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 """The texts of the special tokens, in older checkpoints."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """How the messages of a chat are written as a prompt."""
+OLDER_CHAT_TEMPLATE = "chat_template.json"
+"""The same in older checkpoints of models that take images, under `chat_template`."""
 PREPROCESSOR_SETTINGS = "preprocessor_config.json"
 """How images become pixels, or sounds waveforms, as the processors of `transformers` save it."""
 PROCESSOR_SETTINGS = "processor_config.json"
@@ -69,6 +71,7 @@ COMPANIONS = (
     "source.spm",
     "target.spm",
     CHAT_TEMPLATE,
+    OLDER_CHAT_TEMPLATE,
     SETTINGS,
     PREPROCESSOR_SETTINGS,
     PROCESSOR_SETTINGS,

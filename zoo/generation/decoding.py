@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -17,7 +18,7 @@ from zoo.purpose import Generation
 from zoo.sharding.parts import is_fetched
 from zoo.slots import Head
 from zoo.spec import ModelSpec
-from zoo.transformer import Generating, Transformer, held_in
+from zoo.transformer import Generating, InsertingImages, Transformer, held_in
 
 if TYPE_CHECKING:
     from zoo.sharding.company import Company
@@ -137,6 +138,7 @@ class Decoding:
         capacity: the most tokens that a row will have.
         memory: what the decoder attends to. Each of its rows serves the same number of consecutive
             rows of tokens (the beams of one source).
+        images: what stands in the first tokens, if images do, (n_images, channels, height, width).
         keep: whether to cache earlier tokens; otherwise each pass computes all of them again.
         back: how many of the last tokens `take_back` can take back, with a cache.
     """
@@ -148,11 +150,14 @@ class Decoding:
         capacity: int,
         memory: Memory | None,
         keep: bool,
+        images: torch.Tensor | None = None,
         back: int = 0,
     ) -> None:
         self.model = cast("Generating", model)
         self.name, self.device = model.spec.name, input_device(model)
         self.capacity, self.memory = capacity, memory
+        self._images = images
+        self._inserted: torch.Tensor | None = None
         self.how = describe(model)
         self.keep = keep
         if keep and self.how.not_incremental:
@@ -203,6 +208,10 @@ class Decoding:
         """Append tokens, and return the decoder's states and the place of each row's last one."""
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
+        if self._images is not None and before == 0:
+            tokens, self._inserted = cast("InsertingImages", self.model).insert_images(
+                tokens, self._images, target_mask=mask
+            )
         every, every_mask = self._append(tokens, mask)
         changed = self.keep and self._changed(before, every, every_mask)
         if changed or not self.keep:
@@ -217,9 +226,10 @@ class Decoding:
             at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
         if self._company is not None:
             self._company.goes_on(here=True)
-        states = self.model.decode(
-            tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
-        )
+        decode = self.model.decode
+        if self._inserted is not None and self.cache.length == 0:  # later tokens are no images
+            decode = partial(cast("InsertingImages", self.model).decode, inserted=self._inserted)
+        states = decode(tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache)
         return states, at
 
     def accompany(self) -> None:
@@ -229,10 +239,9 @@ class Decoding:
             return
         memory = None if self.memory is None else self.memory.row(0)
         states, mask = (None, None) if memory is None else (memory.states, memory.mask)
+        token = torch.zeros_like(self._tokens[:1, :1])
         while self._company.goes_on(here=False):
-            self.model.decode(
-                self._tokens[:1, :1], states, target_mask=None, memory_mask=mask, cache=None
-            )
+            self.model.decode(token, states, target_mask=None, memory_mask=mask, cache=None)
 
     def _memory_for(self, n_rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if self.memory is None:

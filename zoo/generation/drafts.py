@@ -51,6 +51,13 @@ class Drafting:
         of_draft = None
         if isinstance(draft, Draft):
             _check_same_kind(draft.model, model)
+            if given.images is not None:
+                raise InputError(
+                    Problem(
+                        "a smaller model guesses no tokens of prompts with images in them",
+                        help="`zoo.Lookup()` does, in the place of a model",
+                    )
+                )
             try:
                 of_draft = Inputs.read(draft.model, given, inputs.request)
             except InputError as error:

@@ -39,6 +39,7 @@ def generate(
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
+    images: torch.Tensor | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
@@ -62,6 +63,10 @@ def generate(
         memory: for a decoder with a `memory_width`, the states that it attends to,
             (batch, length, width).
         memory_mask: boolean mask of the memory, (batch, length), False at padding.
+        images: for a decoder whose text has images in it, all images of all prompts in their order,
+            (n_images, channels, height, width), or a single one. In the prompts, the model's
+            `image_id` stands once for each state of an image. They are read once. Without images,
+            `image_id` is a token like others.
         cache: whether to use a key-value cache.
         cuda_graph: whether the step from one token to the next is recorded as a CUDA graph, of a
             model on a GPU. The cache then has all of its room in each step.
@@ -78,7 +83,7 @@ def generate(
     """
     check_method(method, (Greedy, Sampling, Beam))
     request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
-    return generated(model, Given(ids, mask, memory, memory_mask), request)
+    return generated(model, Given(ids, mask, memory, memory_mask, images), request)
 
 
 def stream(
@@ -93,6 +98,7 @@ def stream(
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
+    images: torch.Tensor | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
@@ -110,7 +116,7 @@ def stream(
         WeightsError: as `generate`, while iterating.
     """
     request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
-    return streamed(model, Given(ids, mask, memory, memory_mask), request)
+    return streamed(model, Given(ids, mask, memory, memory_mask, images), request)
 
 
 def generated(model: Transformer, given: Given, request: Request) -> list[Generated]:

@@ -23,7 +23,7 @@ from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
-from zoo.transformer import Transformer
+from zoo.transformer import Transformer, check_inserted
 from zoo.wording import counted
 
 
@@ -35,7 +35,29 @@ class Given(NamedTuple):
     mask: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
+    images: torch.Tensor | None = None
     encoded: Memory | None = None
+
+
+class Images(NamedTuple):
+    """The images in prompts.
+
+    Args:
+        pixels: all images in their order, (n_images, channels, height, width).
+        of_rows: how many of them stand in each prompt.
+    """
+
+    pixels: torch.Tensor
+    of_rows: tuple[int, ...]
+
+    def to(self, device: torch.device) -> Images:
+        """The same on another device."""
+        return self._replace(pixels=self.pixels.to(device))
+
+    def row(self, number: int) -> Images | None:
+        """Those of one prompt alone; None if there are none in it."""
+        first, n = sum(self.of_rows[:number]), self.of_rows[number]
+        return Images(self.pixels[first : first + n], (n,)) if n else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +69,14 @@ class Inputs:
         source: the input of the encoder, if the model has one.
         memory: what the decoder attends to, if that is given: without an encoder, or by what it has
             made of the source already.
+        images: those that stand in the prompts, in their order, if there are any.
         request: what is asked.
     """
 
     prompt: Rows
     source: Rows | None
     memory: Memory | None
+    images: Images | None
     request: Request
 
     @classmethod
@@ -89,7 +113,10 @@ class Inputs:
         if looks_back and how.has_source and how.source_vocab is None:
             raise InputError("`encoder_no_repeat_ngram_size` is for sources of tokens")
         attended = given.encoded or _memory(how, given, prompt.values.shape[0], device, dtype)
-        return cls(prompt.to(device), source, attended, request)
+        images = None
+        if given.images is not None:
+            images = _images(how, given.images, prompt, model.spec.name, dtype).to(device)
+        return cls(prompt.to(device), source, attended, images, request)
 
     def source_ids(self) -> list[list[int]]:
         """The ids of each source, for a decoder of each prompt; none for a method that does not
@@ -102,7 +129,9 @@ class Inputs:
         """The inputs of one sequence alone."""
         source = None if self.source is None else self.source.row(number)
         memory = None if self.memory is None else self.memory.row(number)
-        return replace(self, prompt=self.prompt.row(number), source=source, memory=memory)
+        images = None if self.images is None else self.images.row(number)
+        prompt = self.prompt.row(number)
+        return replace(self, prompt=prompt, source=source, memory=memory, images=images)
 
     def decoding(self, model: Transformer, *, back: int = 0) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts, of
@@ -118,9 +147,13 @@ class Inputs:
             memory = Memory(memory.states, memory.mask)  # decoding leaves rows out
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.request.ends.max_new_tokens - 1
+        images = None if self.images is None else self.images.pixels
         if self.request.cuda_graph:
-            return RecordedDecoding(model, capacity=capacity, memory=memory)
-        return Decoding(model, capacity=capacity, memory=memory, keep=self.request.cache, back=back)
+            return RecordedDecoding(model, capacity=capacity, memory=memory, images=images)
+        keep = self.request.cache
+        return Decoding(
+            model, capacity=capacity, memory=memory, images=images, keep=keep, back=back
+        )
 
 
 def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
@@ -134,6 +167,23 @@ def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
     )
     check_length(source.values.shape[1], how.longest_source, "ids")
     return source
+
+
+def _images(
+    how: Generation, given: torch.Tensor, prompt: Rows, name: str, dtype: torch.dtype
+) -> Images:
+    """The images in prompts. Raises InputError if they fit neither the model nor the prompts."""
+    stated = how.inserted_images
+    if stated is None:
+        hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
+        raise InputError(Problem(f"{name} takes no images in its prompts", help=hint))
+    rows = read_images(given, None, what="images", shape=stated.shape, dtype=dtype)
+    n_places = [row.count(stated.image_id) for row in prompt.lists()]
+    try:
+        check_inserted(n_places, len(rows.values), stated.n_states, stated.image_id)
+    except ValueError as error:
+        raise InputError(f"images: {error}") from None
+    return Images(rows.values, tuple(n // stated.n_states for n in n_places))
 
 
 def _begin(start: Any, name: str) -> list[int]:

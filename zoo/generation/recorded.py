@@ -53,10 +53,17 @@ class RecordedDecoding(Decoding):
         InputError: the model is not on a GPU, or cannot be recorded.
     """
 
-    def __init__(self, model: Transformer, *, capacity: int, memory: Memory | None) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        capacity: int,
+        memory: Memory | None,
+        images: torch.Tensor | None = None,
+    ) -> None:
         check_device(model)
         check_recordable(model, capacity)
-        super().__init__(model, capacity=capacity, memory=memory, keep=True)
+        super().__init__(model, capacity=capacity, memory=memory, images=images, keep=True)
         self._module = model
         self._token: torch.Tensor | None = None
         self._warm = False

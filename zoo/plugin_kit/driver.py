@@ -84,6 +84,10 @@ class Driver:
         of them, by what messages say after "a call"."""
         return {"": self.__call__}
 
+    def learning_ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        """The ways in which gradients must reach every parameter."""
+        return self.ways(inputs)
+
     def traced_ways(self, inputs: Tensors) -> Sequence[Way]:
         """Return those that are traced, as by `torch.compile`, which takes longer than all other
         checks: the plain one and the one with the most options."""

@@ -130,7 +130,7 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
     _check_maps(hosted(spec, registry, torch.float64))
     driver = hosted(spec, registry, torch.float64)
     driver.model.train()
-    for told, way in driver.ways(driver.inputs(torch.float64)).items():
+    for told, way in driver.learning_ways(driver.inputs(torch.float64)).items():
         left = _without_gradient(driver, way)
         if not left:
             continue

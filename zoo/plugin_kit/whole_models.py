@@ -93,6 +93,21 @@ class BuilderDriver(Driver):
     def traced_ways(self, inputs: Tensors) -> Sequence[Way]:
         return list(self.ways(inputs).values())[-1:]
 
+    def learning_ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        """A model whose texts may have images in them learns from such texts."""
+        how = self.spec.model.generation
+        stated = None if how is None else how.inserted_images
+        if stated is None:
+            return super().learning_ways(inputs)
+
+        def with_images(text: torch.Tensor) -> Tensors:
+            places = torch.full((len(text), stated.n_states), stated.image_id)
+            own = text.masked_fill(text == stated.image_id, 0)
+            images = pixels(torch.float64, 0, stated.shape)
+            return (self.model(torch.cat([own, places], 1), images),)
+
+        return {" with images": with_images}
+
     def _masked(self, *inputs: torch.Tensor) -> Tensors:
         by_name = dict(zip(self.arguments, inputs, strict=True))
         masks = {mask: hiding_one(by_name[name]) for name, mask in self.masks.items()}

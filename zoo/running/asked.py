@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zoo.errors import InputError
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
+
+if TYPE_CHECKING:
+    from zoo.running.image_reader import ImageFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,6 +27,7 @@ class Asked:
     cuda_graph: bool = False
     timestamps: bool = False
     labels: Sequence[str] | None = None
+    images: Sequence[Sequence[ImageFile]] = ()
     mask_id: int | None = None
     top: int | None = None
 

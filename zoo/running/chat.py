@@ -17,7 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.files.of_model import CHAT_TEMPLATE, TOKENIZER_CONFIG
+from zoo.files.of_model import CHAT_TEMPLATE, OLDER_CHAT_TEMPLATE, TOKENIZER_CONFIG
+from zoo.json_files import read_json
 from zoo.running.tokenizer_config import (
     TokenizerConfig,
     read_special_tokens,
@@ -29,7 +30,10 @@ from zoo.wording import quoted
 
 Chat = Sequence[Mapping[str, Any]]
 """The messages of a conversation: `[{"role": "user", "content": "Hello!"}]`. The usual roles are
-`system`, `user` and `assistant`. A message may have further keys, for templates that read them."""
+`system`, `user` and `assistant`. A message may have further keys, for templates that read them. For
+a model that takes images in its texts, a content may also be a list of parts, in which
+`{"type": "image"}` is the place of an image: `[{"type": "image"}, {"type": "text", "text": "What is
+it?"}]`."""
 
 
 Prompt = str | tuple[str, str] | Chat
@@ -42,7 +46,7 @@ class ChatTemplate:
 
     Args:
         folder: the model's folder. The template is in its `chat_template.jinja`, or under
-            `chat_template` in its `tokenizer_config.json`.
+            `chat_template` in its `chat_template.json` or its `tokenizer_config.json`.
 
     Raises:
         InputError: the model has no chat template.
@@ -62,15 +66,24 @@ class ChatTemplate:
             message = f"the chat template is wrong: {_reason(error)}"
             raise WeightsError(Problem(message, Place(str(self.path), line))) from None
 
-    def render(self, chat: Chat) -> str:
+    def render(self, chat: Chat, *, n_images: int | None = None) -> str:
         """Write the messages as a prompt, up to where the answer of the assistant begins.
+
+        Args:
+            chat: the messages.
+            n_images: how many images stand in them; None for a model that takes none in its texts.
+                Otherwise the template gets every content as a list of parts, as such templates
+                expect it. If no part is an image, all stand before the first text of the user.
 
         Raises:
             InputError: a message is not valid, or the template does not accept the messages.
         """
-        messages = [_read_message(number, message) for number, message in enumerate(chat, 1)]
+        kind = _Message if n_images is None else _MessageOfParts
+        messages = [_read_message(number, message, kind) for number, message in enumerate(chat, 1)]
         if not messages:
             raise InputError("the chat is empty: it has no messages")
+        if n_images is not None:
+            _place_images(messages, n_images)
         given = {"messages": messages, "tools": None, "documents": None}
         try:
             return self._template.render(
@@ -98,9 +111,15 @@ class _Message(BaseModel):
     content: str
 
 
-def _read_message(number: int, message: object) -> dict[str, Any]:
+class _MessageOfParts(_Message):
+    """A message of parts, some of which may be places of images."""
+
+    content: str | list[dict[str, JsonValue]]  # type: ignore[assignment]
+
+
+def _read_message(number: int, message: object, kind: type[_Message]) -> dict[str, Any]:
     try:
-        return _Message.model_validate(message).model_dump()
+        return kind.model_validate(message).model_dump()
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         key = f"{quoted(details['loc'][0])} " if details["loc"] else ""
@@ -110,11 +129,31 @@ def _read_message(number: int, message: object) -> dict[str, Any]:
         raise InputError(problem) from None
 
 
+def _place_images(messages: list[dict[str, Any]], n_images: int) -> None:
+    """Make every content a list of parts, in place, with the places of images before the first text
+    of the user if no message has any."""
+    for message in messages:
+        if isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    parts = (part for message in messages for part in message["content"])
+    if any(part.get("type") == "image" for part in parts):
+        return
+    first = next((one for one in messages if one["role"] == "user"), messages[0])
+    first["content"] = [{"type": "image"}] * n_images + first["content"]
+
+
 def _find_source(folder: Path, config: TokenizerConfig) -> tuple[Path, str]:
     """Return the file that contains the chat template, and the template."""
     path = folder / CHAT_TEMPLATE
     if os.path.lexists(path):
         return path, read_utf8(path)
+    path = folder / OLDER_CHAT_TEMPLATE
+    if os.path.lexists(path):
+        file = read_json(path)
+        stated = file.data.get("chat_template")
+        if not isinstance(stated, str):
+            raise WeightsError(Problem("`chat_template` must be a string", file.place()))
+        return path, stated
     found = config.chat_template
     if isinstance(found, list):
         found = next((named.template for named in found if named.name == "default"), None)

@@ -78,21 +78,24 @@ class Writer:
         *,
         batch: int,
         encoded: Memory | None = None,
+        images: Sequence[torch.Tensor] = (),
     ) -> list[dict[str, Any]]:
         """The results for one batch of inputs, ids, pixels or sounds: that with this number, from
-        0. If the encoder has read them already, `encoded` is what it has made of them."""
+        0. If the encoder has read them already, `encoded` is what it has made of them; `images` are
+        the pixels of those that stand in the ids."""
         request = replace(self.request, method=for_batch(self.request.method, batch))
-        given = Given(inputs, encoded=encoded)
+        given = Given(inputs, encoded=encoded, images=_together(images))
         return list(map(self._result, generated(self.model, given, request)))
 
     def choosing(self, method: Greedy | Sampling | Beam) -> Self:
         """This one, with another method of choosing tokens."""
         return replace(self, request=replace(self.request, method=method))
 
-    def pieces(self, ids: list[int]) -> Iterator[str]:
-        """The text for one input, in pieces as its tokens come."""
+    def pieces(self, ids: list[int], images: Sequence[torch.Tensor] = ()) -> Iterator[str]:
+        """The text for one input, in which images of these pixels stand, in pieces as its tokens
+        come."""
         eos = self.request.ends.eos
-        steps = streamed(self.model, Given([ids]), self.request)
+        steps = streamed(self.model, Given([ids], images=_together(images)), self.request)
         new = takewhile(lambda id_: id_ is not None and id_ not in eos, (id_ for (id_,) in steps))
         found = pieces(self.text, cast("Iterator[int]", new))
         return found if self.stops is None else self.stops.pieces_before(found)
@@ -116,3 +119,7 @@ class Writer:
             "ended": found.ended,
             **({"others": others} if others else {}),
         }
+
+
+def _together(images: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    return torch.stack(list(images)) if images else None

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, WeightsError, placed
+from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
-from zoo.images.files import pillow, read_image
-from zoo.images.pixels import pixels_of
-from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
 from zoo.loading import load
 from zoo.machine.devices import as_input
 from zoo.purpose import Task
@@ -26,6 +23,7 @@ from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import Writer
+from zoo.running.image_reader import ImageReader
 from zoo.running.labels import published_config, read_labels
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
@@ -35,7 +33,6 @@ from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.reader import read_header
-from zoo.wording import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,14 +46,14 @@ class ImageModel:
 
     Args:
         transformer: the model.
-        image_settings: how images become pixels.
+        reader: makes pixels of images.
         text: turns the texts that images are compared with into ids, and ids into captions.
         pad_id: the id of padding in texts; None if no file states it.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
-    image_settings: ImageSettings
+    reader: ImageReader
     text: Text
     pad_id: int | None
     settings: Settings
@@ -92,17 +89,16 @@ class ImageModel:
         header, folder = read_header(path), path.parent
         spec = spec_of_weights(header, str(path), registry)
         shape = _image_shape(spec)
-        pillow()
         config = published_config(header.origin)
-        published = read_image_settings(folder, config)
-        _check_size(published, spec, shape)
+        reader = ImageReader(folder, config, spec, shape)
+        _ = reader.settings  # raises before all weights are read
         text = read_text(folder)
         pad_id = padding_id(folder, text)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         settings = Settings()
         if spec.model.generation is not None:
             settings = read_settings(folder, config, has_source=True)
-        return cls(transformer, published.settings, text, pad_id, settings)
+        return cls(transformer, reader, text, pad_id, settings)
 
     @property
     def task(self) -> Task:
@@ -192,22 +188,13 @@ class ImageModel:
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             asked_for = [(images[place], places[place]) for place in batch]
-            pixels = torch.stack(read_each(asked_for, self._pixels))
+            pixels = torch.stack(read_each(asked_for, self.reader.pixels))
             if writer is None:
                 found = list(self._read(pixels, texts, asked))
             else:
                 found = writer.results(pixels, batch=number)
             results += [{"task": task, **one} for one in found]
         return results
-
-    def _pixels(self, image: str | os.PathLike[str] | bytes | Image) -> torch.Tensor:
-        """The pixels of an image, (channels, height, width). Raises InputError if it does not fit
-        the model."""
-        rgb = read_image(image)
-        if self.image_settings.output_size is None:  # otherwise `load` has checked it
-            _, height, width = _image_shape(self.transformer.spec)
-            _check_result(self.image_settings, rgb, (height, width))
-        return pixels_of(rgb, self.image_settings)
 
     def _read(
         self, pixels: torch.Tensor, texts: torch.Tensor | None, asked: Asked
@@ -272,42 +259,3 @@ def _image_shape(spec: ModelSpec) -> tuple[int, int, int]:
         hint = "in Python, `zoo.load` returns the model, to be called with its own inputs"
         raise InputError(Problem(f"{spec.name} takes several images at once", help=hint))
     return shapes[0]
-
-
-def _check_size(published: PublishedSettings, spec: ModelSpec, shape: tuple[int, int, int]) -> None:
-    """Raise WeightsError if the settings make other images than the model takes."""
-    channels, *size = shape
-    settings = published.settings
-    key = "crop_size" if settings.do_center_crop else "size"
-    if channels != 3:
-        message = (
-            f"images become RGB, and {spec.name} takes images of {counted(channels, 'channel')}"
-        )
-        hint = "in Python, `zoo.load` returns the model, to be called with its own images"
-        raise WeightsError(Problem(message, published.file.place(), hint))
-    made = settings.output_size
-    if made is not None and list(made) != size:
-        raise WeightsError(
-            Problem(
-                f"by these settings images become {made[0]} x {made[1]} pixels, and {spec.name} "
-                f"takes {size[0]} x {size[1]}",
-                published.file.place(key),
-                help="where `transformers` stretches the positions of a model to other images, as "
-                "those of DINOv2, the zoo does not: state the size that the model takes",
-            )
-        )
-
-
-def _check_result(settings: ImageSettings, image: Image, wanted: tuple[int, int]) -> None:
-    """Raise InputError if an image gets another size than the model takes."""
-    made = (image.height, image.width)
-    if settings.do_resize:
-        made = settings.size.of(*made)
-    if made != wanted:
-        raise InputError(
-            Problem(
-                f"the image becomes {made[0]} x {made[1]} pixels, and the model takes "
-                f"{wanted[0]} x {wanted[1]}",
-                help="the settings of images crop none: give it images of this shape",
-            )
-        )

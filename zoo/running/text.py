@@ -30,6 +30,8 @@ from zoo.running.tokenizer_file import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from zoo.running.chat import Chat, ChatTemplate
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")
@@ -65,13 +67,15 @@ class Text(Protocol):
 
     def words(self, text: str) -> tuple[Word, ...]: ...
 
-    def encode_chat(self, chat: Chat) -> list[int]: ...
+    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
 
     def mask_id(self) -> int | None: ...
 
     def id_of(self, token: str) -> int | None: ...
+
+    def token_of(self, id_: int) -> str: ...
 
     def tokens(self) -> tuple[Tokens, Tokens]: ...
 
@@ -108,12 +112,14 @@ class Input(NamedTuple):
         text: the text whose words are asked for, or the second of a pair.
         words: its words, or of the second of a pair its tokens; none if they are not asked for, or
             not known.
+        images: the pixels of the images that stand in it, (channels, height, width) each.
     """
 
     ids: list[int]
     types: list[int] | None = None
     text: str = ""
     words: tuple[Word, ...] = ()
+    images: tuple[torch.Tensor, ...] = ()
 
     def span(self, first: int, last: int) -> dict[str, Any]:
         """The part of the text from one of its words to another, both inclusive, and its place in
@@ -145,7 +151,7 @@ class Numbers:
         """None: without a tokenizer, only ids are known."""
         return ()
 
-    def encode_chat(self, chat: Chat) -> list[int]:
+    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]:
         """Raise InputError: messages are not ids."""
         raise self._no_text()
 
@@ -171,6 +177,10 @@ class Numbers:
     def id_of(self, token: str) -> int | None:
         """None: without a tokenizer, no token is known by its text."""
         return None
+
+    def token_of(self, id_: int) -> str:
+        """The id, which is its own text."""
+        return str(id_)
 
     def tokens(self) -> tuple[Tokens, Tokens]:
         """No token has a text without a tokenizer."""
@@ -270,15 +280,16 @@ class Tokenized:
                 found[word] = first._replace(end=end)
         return tuple(found.values())
 
-    def encode_chat(self, chat: Chat) -> list[int]:
+    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]:
         """The ids of a prompt that the answer to a chat continues. The chat template writes the
-        special tokens, so the tokenizer adds none.
+        special tokens, so the tokenizer adds none; of a model that takes images in its texts, it
+        also writes where they stand, `n_images` of them (`ChatTemplate.render`).
 
         Raises:
             InputError: the model has no chat template, or the template does not accept the chat.
             WeightsError: the chat template is damaged.
         """
-        prompt = self._chat_template.render(chat)
+        prompt = self._chat_template.render(chat, n_images=n_images)
         ids: list[int] = encode(self.source, prompt, add_special_tokens=False).ids
         return ids
 
@@ -310,6 +321,11 @@ class Tokenized:
         """The id of a token of the input, by its text; None if there is no such token."""
         found: int | None = self.source.token_to_id(token)
         return found
+
+    def token_of(self, id_: int) -> str:
+        """The text of a token of the input; its id if the tokenizer has no such token."""
+        found: str | None = self.source.id_to_token(id_)
+        return str(id_) if found is None else found
 
     def tokens(self) -> tuple[Tokens, Tokens]:
         """The tokens of the input, and those of the output."""

@@ -21,18 +21,21 @@ from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import Writer
+from zoo.running.image_reader import ImageReader
 from zoo.running.labels import published_config, read_labels
 from zoo.running.languages import from_language, into_language
+from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
 from zoo.running.text import Input, Text, Tokenized, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
-from zoo.wording import quoted
+from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
     from zoo.running.chat import Prompt
+    from zoo.running.image_reader import ImageFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,14 @@ class TextModel:
         settings: how the publisher has set up generation.
         pad_id: the id of padding in texts of a model that compares them with images, the only
             one that may read padding; None if no file states it.
+        reader: of a model in whose texts images may stand, makes pixels of them.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
     pad_id: int | None = None
+    reader: ImageReader | None = None
 
     def __repr__(self) -> str:
         """One line, and not all modules."""
@@ -79,14 +84,17 @@ class TextModel:
         folder = find_weights(path_or_name, registry).path.parent
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        model, settings, pad_id = transformer.spec.model, Settings(), None
+        model, settings, pad_id, reader = transformer.spec.model, Settings(), None, None
         if model.generation is not None or model.rereads is not None:
             config, how = published_config(transformer.origin), model.generation
             has_source = how is None or how.has_source
             settings = read_settings(folder, config, has_source=has_source)
         if model.comparison is not None:
             pad_id = padding_id(folder, text)
-        return cls(transformer, text, settings, pad_id)
+        if model.generation is not None and model.generation.inserted_images is not None:
+            config, shape = published_config(transformer.origin), model.generation.inserted_images
+            reader = ImageReader(folder, config, transformer.spec, shape.shape)
+        return cls(transformer, text, settings, pad_id, reader)
 
     @property
     def task(self) -> Task:
@@ -112,6 +120,7 @@ class TextModel:
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         stop: Sequence[str] = (),
+        images: Sequence[Sequence[ImageFile]] = (),
         mask_id: int | None = None,
         top: int | None = None,
         places: Sequence[Place] | None = None,
@@ -136,6 +145,10 @@ class TextModel:
             start: the id or ids that a target begins with; override that of the model's folder.
             stop: texts that end a generated text, which stops before the first of them, whichever
                 tokens it comes in; or special tokens, by their text.
+            images: for a model in whose texts images may stand, those of each text: a list for each
+                text, of paths of files, bytes of files, or images of Pillow. Its token for images,
+                such as `<image>`, marks their places in a text. In a chat, a part
+                `{"type": "image"}` does; without any, they stand before the first text of the user.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             top: how many of the likeliest classes, tokens or answers are told. By default five, but
                 one answer; of a model whose texts may be of several classes also all that are
@@ -165,6 +178,7 @@ class TextModel:
             stop=stop,
             draft=draft,
             cuda_graph=cuda_graph,
+            images=images,
             mask_id=mask_id,
             top=top,
         )
@@ -189,12 +203,13 @@ class TextModel:
         check_top(asked.top, self.task, name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
+        images = self._images_of(len(texts), asked)
         blanks = [self._is_blank(text) for text in texts]
         rows: list[Input] = []
         for number, text in enumerate(texts):
             try:
                 if not blanks[number]:
-                    rows.append(self._row(text, asked))
+                    rows.append(self._row(text, asked, images[number]))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
@@ -212,12 +227,13 @@ class TextModel:
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         stop: Sequence[str] = (),
+        images: Sequence[ImageFile] = (),
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
-        The arguments are those of `run`. If the model's folder asks for beams, whose tokens are
-        known only at the end, the text is a single piece.
+        The arguments are those of `run`, `images` those of this text. If the model's folder asks
+        for beams, whose tokens are known only at the end, the text is a single piece.
 
         Raises:
             InputError: the model does not generate, or the text does not fit it.
@@ -230,6 +246,7 @@ class TextModel:
             stop=stop,
             draft=draft,
             cuda_graph=cuda_graph,
+            images=[images] if images else (),
         )
         return self.pieces(text, asked)
 
@@ -245,10 +262,10 @@ class TextModel:
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
         if self._is_blank(text):
             return iter(())
-        row = self._row(text, asked)
+        row = self._row(text, asked, *self._images_of(1, asked))
         if asked.method is None and isinstance(writer.request.method, Beam):
             return (found["text"] for found in _written([row], writer))
-        return writer.pieces(row.ids)
+        return writer.pieces(row.ids, row.images)
 
     def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
         """Take this translator, which knows several languages, for two of them.
@@ -302,9 +319,27 @@ class TextModel:
         """Whether there is nothing to translate: a translator would invent a sentence."""
         return self.task == "translate" and isinstance(text, str) and not text.strip()
 
-    def _row(self, text: Prompt, asked: Asked) -> Input:
-        """The ids of a text, a pair of texts or a chat. Raises InputError if they do not fit the
-        model."""
+    def _images_of(self, n_texts: int, asked: Asked) -> Sequence[Sequence[ImageFile]]:
+        """The images of each text. Raises InputError if the model takes none, or they are not of so
+        many texts."""
+        if not asked.images:
+            return [()] * n_texts
+        if self.reader is None:
+            raise InputError(f"{self.transformer.spec.name} takes no images in its texts")
+        images = asked.images
+        alike = isinstance(images, list | tuple) and all(
+            isinstance(i, list | tuple) for i in images
+        )
+        if not alike or len(images) != n_texts:
+            raise InputError(
+                f"`images` are a list for each of {counted(n_texts, 'text')}, of the images that "
+                'stand in it: `run(["<image> What is it?"], images=[["photo.jpg"]])`'
+            )
+        return images
+
+    def _row(self, text: Prompt, asked: Asked, images: Sequence[ImageFile]) -> Input:
+        """The ids of a text, a pair of texts or a chat, with images in it. Raises InputError if
+        they do not fit the model."""
         if self.transformer.spec.model.comparison is not None:
             return Input(self._compared_ids(text))
         if self.task == "answer" and not _is_pair(text):
@@ -327,11 +362,14 @@ class TextModel:
             if self.task != "answer":
                 found = Input(found.ids, found.types)
         elif self.task == "generate":
-            found = Input(self.text.encode_chat(text))
+            n_images = None if self.reader is None else len(images)
+            found = Input(self.text.encode_chat(text, n_images=n_images))
         else:
             raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
         if not found.ids or (self.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
+        if self.reader is not None:
+            found = self._with_images(found, self.reader, images)
         self._check_ids(found.ids, asked.max_new_tokens)
         if self.task == "fill_mask" and asked.mask_id not in found.ids:
             raise InputError(
@@ -341,6 +379,26 @@ class TextModel:
                 )
             )
         return found
+
+    def _with_images(self, row: Input, reader: ImageReader, images: Sequence[ImageFile]) -> Input:
+        """A row with as many tokens for each image as it has states, and with its pixels. Raises
+        InputError if it has places for another number of images."""
+        how = self.transformer.spec.model.generation
+        assert how is not None  # it has a reader of images
+        assert how.inserted_images is not None
+        id_, each = how.inserted_images.image_id, how.inserted_images.n_states
+        if (n_places := row.ids.count(id_)) != len(images):
+            token = self.text.token_of(id_)
+            raise InputError(
+                Problem(
+                    f"the text has {counted(n_places, 'place')} for an image, `{token}`, and "
+                    f"{counted(len(images), 'image')} given",
+                    help=f"write `{token}` once in the text for each image, where it stands",
+                )
+            )
+        ids = [new for old in row.ids for new in [old] * (each if old == id_ else 1)]
+        read = read_each(zip(images, places_of(images, "image"), strict=True), reader.pixels)
+        return row._replace(ids=ids, images=tuple(read))
 
     def _compared_ids(self, text: Prompt) -> list[int]:
         """The ids of a text that is compared with images. Raises InputError if it does not fit."""
@@ -424,7 +482,9 @@ def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
     for number, places in enumerate(cut(order)):
-        made = writer.results([rows[place].ids for place in places], batch=number)
+        batch = [rows[place] for place in places]
+        images = [image for row in batch for image in row.images]
+        made = writer.results([row.ids for row in batch], batch=number, images=images)
         found.update(zip(places, made, strict=True))
     for place in range(len(rows)):
         yield found[place]

@@ -86,7 +86,7 @@ def reach_methods(model: Transformer) -> None:
     """
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         return
-    for method in ("encode", "decode", "encode_image", "encode_text", "compare"):
+    for method in ("encode", "decode", "insert_images", "encode_image", "encode_text", "compare"):
         if hasattr(model, method) and method not in vars(model):  # where FSDP2 registers them
             register_fsdp_forward_method(model, method)  # nothing, if only layers are sharded
             setattr(model, method, _outside_inference_mode(getattr(model, method)))

@@ -81,6 +81,7 @@ class TokenEmbedding(nn.Module):
         *,
         token_types: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
+        inserted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Embed tokens.
 
@@ -89,6 +90,8 @@ class TokenEmbedding(nn.Module):
             positions: (length,) or (batch, length).
             token_types: (batch, length); by default 0.
             mask: (batch, length), False at padding and masked tokens; by default there are none.
+            inserted: vectors (n, d_model), or of the width of the table if that is projected last,
+                for which the ids from the size of the vocabulary on stand.
 
         Returns:
             (batch, length, d_model).
@@ -99,9 +102,13 @@ class TokenEmbedding(nn.Module):
             ValueError: token types are given to a model without types, or their shape is not that
                 of the ids.
         """
-        x = self._token_vectors(ids, mask)
+        vocab = self.tokens.num_embeddings
+        x = self._token_vectors(ids if inserted is None else ids.clamp(max=vocab - 1), mask)
         if self.proj is not None and self.project_first:
             x = self.proj(x)
+        if inserted is not None:
+            own = ids < vocab
+            x = torch.where(own[..., None], x, inserted[(ids - vocab).masked_fill(own, 0)])
         if self.types is not None:
             x = x + self._type_vectors(self.types, ids, token_types)
         else:

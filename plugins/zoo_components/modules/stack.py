@@ -97,6 +97,7 @@ class Stack(nn.Module):
         token_types: torch.Tensor | None = None,
         global_tokens: torch.Tensor | None = None,
         cache: Cache | None = None,
+        inserted: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -116,6 +117,8 @@ class Stack(nn.Module):
             cache: what is kept of the earlier tokens; `inputs` are the next ones, and `mask`, if
                 given, is theirs, (batch, length). The batch may be a multiple of the memory's:
                 consecutive rows then share a row of memory.
+            inserted: vectors, (n, width), for which ids from the size of the vocabulary on stand
+                (`Embedding.takes_inserted`).
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -156,7 +159,9 @@ class Stack(nn.Module):
         if (self.padding.needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
-        x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
+        more = {} if inserted is None else {"inserted": inserted}
+        embed = getattr(self, self.embed_name)
+        x = embed(inputs, positions, token_types=token_types, mask=tokens, **more)
         shared = LayerContext(
             mask=attended,
             tokens=real,

@@ -1,0 +1,181 @@
+"""A decoder whose text has images in it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zoo.cache import Cache
+from zoo.linear import Linear, activated
+from zoo.slots import Head
+from zoo.transformer import AttentionMaps, check_inserted
+from zoo_components.modules.builders import Output, WithDecoder
+from zoo_components.modules.padding import by_token
+from zoo_components.modules.stack import Stack
+
+
+class LinearProjector(nn.Module):
+    """proj(x)."""
+
+    def __init__(self, d_in: int, d_out: int, *, bias: bool) -> None:
+        super().__init__()
+        self.proj = Linear(d_in, d_out, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_in) to (..., d_out)."""
+        return self.proj(x)
+
+
+class MlpProjector(nn.Module):
+    """down(activation(up(x)))."""
+
+    def __init__(
+        self, *, d_in: int, d_hidden: int, d_out: int, activation: nn.Module, bias: bool
+    ) -> None:
+        super().__init__()
+        self.up_proj = Linear(d_in, d_hidden, bias=bias)
+        self.activation = activation
+        self.down_proj = Linear(d_hidden, d_out, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_in) to (..., d_out)."""
+        return self.down_proj(activated(self.up_proj, self.activation, x))
+
+
+class ImageTextDecoder(WithDecoder):
+    """model(target, images) = head(decode(target with the states of images in it)).
+
+    A state of an image is called for as a token is, by a number: those from the size of the
+    vocabulary on are rows of a table of states. So what follows a text, such as its beams, needs
+    nothing but its ids.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: Stack,
+        projector: nn.Module,
+        decoder: Stack,
+        head: Head,
+        vocab: int,
+        image_id: int,
+        n_before: int,
+    ) -> None:
+        super().__init__()
+        self.image, self.projector = image, projector
+        self.decoder = decoder
+        self.add_head(head)
+        self.vocab, self.image_id, self.n_before = vocab, image_id, n_before
+
+    def read_images(self, images: torch.Tensor) -> torch.Tensor:
+        """The states that stand in a text for images (n_images, channels, height, width):
+        (n_images, states of an image, width of the vectors of tokens)."""
+        return self._read(images, return_attention=False)[0]
+
+    def insert_images(
+        self,
+        target: torch.Tensor,
+        images: torch.Tensor,
+        *,
+        target_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids of a text with images in it, and the states that `decode` takes as `inserted`.
+
+        Args:
+            target: ids (batch, length), with `image_id` at the place of each state of an image.
+            images: all images in their order, text by text, (n_images, channels, height, width).
+            target_mask: a mask (batch, length) hides padding, in which no image stands; those of
+                other shapes change nothing here.
+
+        Returns:
+            The ids, (batch, length), with the number of a row of the states in the place of each
+            `image_id`, counted from the size of the vocabulary; and the states, (n_images * states
+            of an image, width).
+
+        Raises:
+            ValueError: a text has no place for a whole number of images, or all have places for
+                another number of images than are given.
+        """
+        return self._insert(target, self.read_images(images), target_mask)
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        target_mask: torch.Tensor | None = None,
+        memory_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        inserted: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """The decoder's states, (batch, target length, d_model), and its maps if asked for.
+
+        `target` and `inserted` are what `insert_images` returns, or ids alone; there is no memory.
+        With a `cache`, `target` and `target_mask` are those of the next tokens.
+        """
+        states, maps = self.decoder(
+            target,
+            memory,
+            mask=target_mask,
+            memory_mask=memory_mask,
+            cache=cache,
+            inserted=inserted,
+            return_weights=return_attention,
+        )
+        found = AttentionMaps(decoder=maps.get("self_attn", ()))
+        return (states, found) if return_attention else states
+
+    def forward(
+        self,
+        target: torch.Tensor,
+        images: torch.Tensor | None = None,
+        *,
+        target_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """Score the next token of each position of texts with images in them.
+
+        Args:
+            target: ids (batch, length), with `image_id` at the place of each state of an image.
+            images: all images in their order, text by text, (n_images, channels, height, width).
+                Without any, `image_id` is a token like others.
+            target_mask: as in `EncoderDecoder.forward`.
+            return_attention: also return the attention maps, those of the layers that read images
+                as `encoder`.
+
+        Returns:
+            The head's output, (batch, target length, vocabulary), and the `AttentionMaps` if asked
+            for.
+
+        Raises:
+            ValueError: as `insert_images`.
+        """
+        ids, inserted = target, None
+        of_images: tuple[torch.Tensor, ...] = ()
+        if images is not None:
+            states, of_images = self._read(images, return_attention=return_attention)
+            ids, inserted = self._insert(target, states, target_mask)
+        states, maps = self.decoder(
+            ids, mask=target_mask, inserted=inserted, return_weights=return_attention
+        )
+        output = self.head_output(states, self.decoder, target, target_mask)
+        found = AttentionMaps(of_images, maps.get("self_attn", ()))
+        return (output, found) if return_attention else output
+
+    def _read(
+        self, images: torch.Tensor, *, return_attention: bool
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        states, maps = self.image(images, return_weights=return_attention)
+        return self.projector(states[:, self.n_before :]), maps.get("self_attn", ())
+
+    def _insert(
+        self, target: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        places = target == self.image_id
+        real = by_token(mask)
+        if real is not None:
+            places = places & real
+        check_inserted(places.sum(1).tolist(), states.shape[0], states.shape[1], self.image_id)
+        numbers = places.flatten().cumsum(0).view(target.shape) - 1 + self.vocab
+        return torch.where(places, numbers, target), states.flatten(0, 1)

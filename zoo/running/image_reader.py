@@ -1,0 +1,99 @@
+"""Reading images as the settings of a model's folder say."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.errors import InputError, Problem, WeightsError
+from zoo.images.files import pillow, read_image
+from zoo.images.pixels import pixels_of
+from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
+from zoo.spec import ModelSpec
+from zoo.wording import counted
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    ImageFile = str | os.PathLike[str] | bytes | Image
+    """An image: the path of a file, its bytes, or an image of Pillow."""
+
+
+class ImageReader:
+    """Makes pixels of images for a model.
+
+    Args:
+        folder: the model's.
+        config: the text of the `config.json` that it was imported with, if there was one.
+        spec: the model's.
+        shape: the (channels, height, width) of the images that it takes.
+    """
+
+    def __init__(
+        self, folder: Path, config: str | None, spec: ModelSpec, shape: tuple[int, int, int]
+    ) -> None:
+        self.folder, self.config, self.spec, self.shape = folder, config, spec, shape
+
+    @cached_property
+    def settings(self) -> ImageSettings:
+        """How images become pixels.
+
+        Raises:
+            ZooError: Pillow is not installed.
+            WeightsError: as `read_image_settings`, or by these settings images become others than
+                the model takes.
+        """
+        pillow()
+        published = read_image_settings(self.folder, self.config)
+        self._check_size(published)
+        return published.settings
+
+    def pixels(self, image: ImageFile) -> torch.Tensor:
+        """The pixels of an image, (channels, height, width).
+
+        Raises:
+            InputError: it cannot be read, or does not fit the model.
+        """
+        rgb = read_image(image)
+        if self.settings.output_size is None:  # otherwise `settings` has checked it
+            self._check_result(rgb)
+        return pixels_of(rgb, self.settings)
+
+    def _check_size(self, published: PublishedSettings) -> None:
+        channels, *size = self.shape
+        settings, name = published.settings, self.spec.name
+        key = "crop_size" if settings.do_center_crop else "size"
+        if channels != 3:
+            message = (
+                f"images become RGB, and {name} takes images of {counted(channels, 'channel')}"
+            )
+            hint = "in Python, `zoo.load` returns the model, to be called with its own images"
+            raise WeightsError(Problem(message, published.file.place(), hint))
+        made = settings.output_size
+        if made is not None and list(made) != size:
+            raise WeightsError(
+                Problem(
+                    f"by these settings images become {made[0]} x {made[1]} pixels, and {name} "
+                    f"takes {size[0]} x {size[1]}",
+                    published.file.place(key),
+                    help="where `transformers` stretches the positions of a model to other images, "
+                    "as those of DINOv2, the zoo does not: state the size that the model takes",
+                )
+            )
+
+    def _check_result(self, image: Image) -> None:
+        _, *wanted = self.shape
+        made = (image.height, image.width)
+        if self.settings.do_resize:
+            made = self.settings.size.of(*made)
+        if list(made) != wanted:
+            raise InputError(
+                Problem(
+                    f"the image becomes {made[0]} x {made[1]} pixels, and the model takes "
+                    f"{wanted[0]} x {wanted[1]}",
+                    help="the settings of images crop none: give it images of this shape",
+                )
+            )
