@@ -112,7 +112,10 @@ def test_one_vocabulary_for_a_model_with_two(refused: Refused) -> None:
             "the key `target_vocab` is missing: `decoder.embedding` needs it",
             "add `target_vocab = ...`",
         ),
-        ("unknown key `vocab`", "`vocab` is a key of the builder `decoder` or `encoder`"),
+        (
+            "unknown key `vocab`",
+            "`vocab` is a key of the builder `decoder` or `encoder` or `image_text_decoder`",
+        ),
     ]
 
 

@@ -204,7 +204,7 @@ def _differences(model: Transformer, scope: Scope, registry: Registry) -> list[V
     head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
     whole = all(one.dtype in WHOLE for one in stored(model).values() if one.is_floating_point())
     ignored = TRAINING | ROUNDING if whole else TRAINING
-    changes = diff(family_spec(scope, spec.name, registry, head), spec)["spec"]
+    changes = diff(family_spec(scope, spec.name, registry, head), spec, registry=registry)["spec"]
     return [change for change in changes if not _ignored(change, ignored)]
 
 

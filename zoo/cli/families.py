@@ -147,7 +147,7 @@ def export(
     max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Turn a model into a published checkpoint, or back into the one that was imported.
+    """Turn a model into a published checkpoint.
 
     MODEL is its folder, or its name.
     """
