@@ -113,10 +113,9 @@ def test_a_model_of_ones_own_becomes_one_of_transformers(name: str, project: Pat
     assert type(theirs).__name__ == config["architectures"][0]
     ids = torch.tensor([[2, 7, 9, 8, 3], [2, 11, 6, 12, 3]])
     with torch.no_grad():
-        logits = theirs.double().eval()(ids).logits  # with norms in float32
+        logits = theirs.eval()(ids).logits
         assert logits.std() > 0.1
-        ours = zoo.load("mine", dtype=torch.float64).eval()(ids)
-        torch.testing.assert_close(ours, logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(zoo.load("mine").eval()(ids), logits, rtol=1e-4, atol=1e-5)
     assert Path("out/tokenizer.json").read_bytes() == Path("mine/tokenizer.json").read_bytes()
 
 
