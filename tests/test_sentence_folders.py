@@ -19,6 +19,7 @@ from transformers import BertConfig, BertModel
 
 import zoo
 from zoo import export_folder, import_folder
+from zoo.errors import WeightsError
 
 TRANSFORMER = ("sentence_transformers.models.Transformer", "")
 POOLING = ("sentence_transformers.models.Pooling", "1_Pooling")
@@ -257,6 +258,13 @@ def test_weights_are_exported_without_the_files_beside_them(source: Path, tmp_pa
     assert [path.name for path in (tmp_path / "exported" / "2_Dense").iterdir()] == [
         "model.safetensors"
     ]
+
+
+def test_what_follows_the_encoder_is_in_no_configuration(source: Path, tmp_path: Path) -> None:
+    """Exported by its config.json alone, the model would be one without its pooling."""
+    import_folder(source, tmp_path / "imported")
+    with pytest.raises(WeightsError, match=r'`head.kind` is .* there, and "sentence'):
+        export_folder(tmp_path / "imported", tmp_path / "exported", config=source / "config.json")
 
 
 # --- what does not ------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from zoo.families.origin import (
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
+from zoo.families.sentence import FILE_NAME as MODULES
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.files.atomic import new_folder
@@ -156,7 +157,7 @@ def _described(model: Transformer, config: Path, folder: Path, registry: Registr
     found: list[list[ValueChange]] = []
     for origin in described_origins(file, _unlabelled(model.spec), files, families):
         scope = _scope(origin, families)
-        found.append(_differences(model, scope, registry))
+        found.append(_differences(model, origin, scope, registry))
         if not found[-1]:
             active_rules(scope)
             check_read(scope, families)
@@ -184,7 +185,7 @@ def _validated(origin: object, where: Place) -> Origin:
 
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
     scope = _scope(origin, Families(registry))
-    if changes := _differences(model, scope, registry):
+    if changes := _differences(model, origin, scope, registry):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
 
@@ -195,13 +196,13 @@ def _scope(origin: Origin, families: Families) -> Scope:
     return families.scope(family, file, frozenset(origin.tensors))
 
 
-def _differences(model: Transformer, scope: Scope, registry: Registry) -> list[ValueChange]:
+def _differences(
+    model: Transformer, origin: Origin, scope: Scope, registry: Registry
+) -> list[ValueChange]:
     """The values in which the model of a configuration (`a`) is another than this one (`b`)."""
     spec = _unlabelled(model.spec)
-    own = spec.to_dict()
-    words = Families(registry).vocabulary.sentence
-    sentence = words is not None and own.get("head", {}).get("kind") == words.kind
-    head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
+    # What follows the Transformer is described by the files that list it, and not by config.json.
+    head = {"head": spec.to_dict()["head"]} if MODULES in origin.files else {}
     whole = all(one.dtype in WHOLE for one in stored(model).values() if one.is_floating_point())
     ignored = TRAINING | ROUNDING if whole else TRAINING
     changes = diff(family_spec(scope, spec.name, registry, head), spec, registry=registry)["spec"]
