@@ -45,7 +45,8 @@ PAGES = [
     "docs/import.md",
     "docs/write-a-family.md",
 ]
-FILE = re.compile(r"`([\w.-]+\.(?:toml|py|json))`")
+FILES = {"toml": "toml", "python": "py", "json": "json"}
+"""The kinds of blocks that may be files, with the ending of their names."""
 
 
 def run_page(page: str, folder: Path) -> int:
@@ -58,8 +59,9 @@ def run_page(page: str, folder: Path) -> int:
             preceding = part
             continue
         kind, body = part[3:-3].split("\n", 1)
-        name = FILE.findall(preceding.strip().split("\n\n")[-1])
-        if kind in ("toml", "python", "json") and name:
+        paragraph = preceding.strip().split("\n\n")[-1]
+        name = re.findall(rf"`([\w.-]+\.{FILES[kind]})`", paragraph) if kind in FILES else []
+        if name:
             (folder / name[-1]).write_text(body)
         elif kind.startswith("sh") and not body.startswith("make "):
             for line in filter(None, body.splitlines()):
