@@ -98,12 +98,11 @@ def export_folder(
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
     if config is None:
-        origin = _origin(model, registry, Place(str(path)))
+        origin, scope = _recorded(model, registry, Place(str(path)))
     else:
-        origin = _described(
-            model, checked_path(config, "`config` is a path"), path.parent, registry
-        )
-    plan = _plan(model, origin, registry, Place(str(path)))
+        stated = checked_path(config, "`config` is a path")
+        origin, scope = _described(model, stated, path.parent, registry)
+    plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
     _check_zeros(model, plan, Place(str(path)))
@@ -122,7 +121,17 @@ def export_folder(
             _write(within, folder / place, None if place else max_shard_bytes)
 
 
-def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
+def _recorded(model: Transformer, registry: Registry, where: Place) -> tuple[Origin, Scope]:
+    """The origin that an imported model has recorded, and the scope of its family."""
+    families = Families(registry)
+    origin = _origin(model, families, where)
+    scope = _scope(origin, families)
+    if changes := _differences(model, origin, scope, registry):
+        raise WeightsError(_of_another(changes[0], model, origin, where))
+    return origin, scope
+
+
+def _origin(model: Transformer, families: Families, where: Place) -> Origin:
     if model.origin is None:
         raise WeightsError(
             Problem(
@@ -136,7 +145,7 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
     base, files = model.origin.get("base"), model.origin.get("files", {})
     if base is not None and "new" in model.origin.get("part", {}):
         checkpoint = _validated(base, where)
-        return origin_with_head(checkpoint, files, model.spec, Families(registry), where)
+        return origin_with_head(checkpoint, files, model.spec, families, where)
     if "part" in model.origin:
         raise WeightsError(
             Problem(
@@ -150,8 +159,10 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
     return _validated(model.origin, where)
 
 
-def _described(model: Transformer, config: Path, folder: Path, registry: Registry) -> Origin:
-    """The origin of a model that a config.json describes."""
+def _described(
+    model: Transformer, config: Path, folder: Path, registry: Registry
+) -> tuple[Origin, Scope]:
+    """The origin of a model that a config.json describes, and the scope of its family."""
     file, families = read_json(config), Families(registry)
     files = {one.name: one.sha256 for one in read_companions(folder, COMPANIONS)}
     found: list[list[ValueChange]] = []
@@ -159,9 +170,9 @@ def _described(model: Transformer, config: Path, folder: Path, registry: Registr
         scope = _scope(origin, families)
         found.append(_differences(model, origin, scope, registry))
         if not found[-1]:
-            active_rules(scope)
+            active_rules(scope)  # they read the configuration too
             check_read(scope, families)
-            return origin
+            return origin, scope
     raise WeightsError(
         Problem(
             f"the configuration describes another model: `{change['path']}` is "
@@ -181,13 +192,6 @@ def _validated(origin: object, where: Place) -> Origin:
         reason = first["msg"].removeprefix("Value error, ")
         message = f"what it says of its origin is damaged: {f'`{at}`: ' if at else ''}{reason}"
         raise WeightsError(Problem(message, where)) from None
-
-
-def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
-    scope = _scope(origin, Families(registry))
-    if changes := _differences(model, origin, scope, registry):
-        raise WeightsError(_of_another(changes[0], model, origin, where))
-    return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
 
 
 def _scope(origin: Origin, families: Families) -> Scope:

@@ -11,7 +11,7 @@ from zoo.families.family import Family
 from zoo.families.origin import Origin
 from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
-from zoo.families.tensor_names import first_names, makers
+from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import JsonFile
 from zoo.spec import ModelSpec
 from zoo.wording import quoted
@@ -46,7 +46,8 @@ def described_origins(
     _check_class(file)
     bare = frozenset({_prefix(family, file)})
     told = possible_rules(families.scope(family, file, bare))
-    for start in (bare, first_names(makers(spec, [one], spec.tensors) for one in told)):
+    by_rule = (checkpoint_names(spec, [rule], spec.tensors) for rule in told)
+    for start in (bare, frozenset[str]().union(*by_rule)):
         yield Origin(
             family=family.name,
             config=file.text,
@@ -61,8 +62,7 @@ def _settled(
     """The names of the tensors by the rules that hold where a checkpoint has these names."""
     for _ in range(_MOST_ROUNDS):
         rules = active_rules(families.scope(family, file, keys))
-        found = makers(spec, rules, spec.tensors)
-        before, keys = keys, first_names([found])
+        before, keys = keys, checkpoint_names(spec, rules, spec.tensors)
         if keys == before:
             break
     return keys

@@ -15,7 +15,7 @@ from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.origin import Origin
 from zoo.families.plan import ActiveRule, active_rules
 from zoo.families.registered import Families
-from zoo.families.tensor_names import first_names, makers
+from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import parse_json
 from zoo.purpose import Classes
 from zoo.spec import ModelSpec
@@ -109,4 +109,4 @@ def _names(spec: ModelSpec, rules: Iterable[ActiveRule], own: Iterable[str]) -> 
                 found.add(key)
                 made |= {spec.ties.get(target, target) for target in targets}
     new = [name for name in spec.tensors if name not in made]
-    return found | first_names([makers(spec, rules, new)])
+    return found | checkpoint_names(spec, rules, new)

@@ -76,7 +76,7 @@ class WithEncoder(WithHead):
             global_tokens=global_tokens,
             return_weights=return_attention,
         )
-        return (states, _maps(encoder=maps)) if return_attention else states
+        return (states, maps_of(encoder=maps)) if return_attention else states
 
 
 class WithDecoder(WithHead):
@@ -108,7 +108,7 @@ class WithDecoder(WithHead):
             cache=cache,
             return_weights=return_attention,
         )
-        return (states, _maps(decoder=maps)) if return_attention else states
+        return (states, maps_of(decoder=maps)) if return_attention else states
 
 
 class EncoderDecoder(WithEncoder, WithDecoder):
@@ -172,7 +172,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
             return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
-        return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
+        return (output, maps_of(encoder=encoder_maps, decoder=maps)) if return_attention else output
 
     def _check_rows(self, mask: torch.Tensor | None, target: torch.Tensor) -> None:
         """Raise ValueError for a source mask with a row for each source position, which does not
@@ -237,7 +237,7 @@ class Encoder(WithEncoder):
             return_weights=return_attention,
         )
         output = self.head_output(states, self.encoder, source, source_mask)
-        return (output, _maps(encoder=maps)) if return_attention else output
+        return (output, maps_of(encoder=maps)) if return_attention else output
 
     def encode_image(self, image: torch.Tensor) -> torch.Tensor:
         """The vector of each image, (batch, width), of images (batch, channels, height, width):
@@ -295,10 +295,11 @@ class Decoder(WithDecoder):
             return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
-        return (output, _maps(decoder=maps)) if return_attention else output
+        return (output, maps_of(decoder=maps)) if return_attention else output
 
 
-def _maps(*, encoder: Maps | None = None, decoder: Maps | None = None) -> AttentionMaps:
+def maps_of(*, encoder: Maps | None = None, decoder: Maps | None = None) -> AttentionMaps:
+    """The attention maps that a model returns, of those of its stacks."""
     encoder, decoder = encoder or {}, decoder or {}
     return AttentionMaps(
         encoder.get("self_attn", ()), decoder.get("self_attn", ()), decoder.get("cross_attn", ())

@@ -8,10 +8,10 @@ from torch import nn
 from zoo.cache import Cache
 from zoo.linear import Linear, activated
 from zoo.slots import Head
-from zoo.transformer import AttentionMaps, check_inserted
-from zoo_components.modules.builders import Output, WithDecoder
+from zoo.transformer import check_inserted
+from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.padding import by_token
-from zoo_components.modules.stack import Stack
+from zoo_components.modules.stack import Maps, Stack
 
 
 class LinearProjector(nn.Module):
@@ -123,8 +123,7 @@ class ImageTextDecoder(WithDecoder):
             inserted=inserted,
             return_weights=return_attention,
         )
-        found = AttentionMaps(decoder=maps.get("self_attn", ()))
-        return (states, found) if return_attention else states
+        return (states, maps_of(decoder=maps)) if return_attention else states
 
     def forward(
         self,
@@ -152,7 +151,7 @@ class ImageTextDecoder(WithDecoder):
             ValueError: as `insert_images`.
         """
         ids, inserted = target, None
-        of_images: tuple[torch.Tensor, ...] = ()
+        of_images: Maps = {}
         if images is not None:
             states, of_images = self._read(images, return_attention=return_attention)
             ids, inserted = self._insert(target, states, target_mask)
@@ -160,14 +159,11 @@ class ImageTextDecoder(WithDecoder):
             ids, mask=target_mask, inserted=inserted, return_weights=return_attention
         )
         output = self.head_output(states, self.decoder, target, target_mask)
-        found = AttentionMaps(of_images, maps.get("self_attn", ()))
-        return (output, found) if return_attention else output
+        return (output, maps_of(encoder=of_images, decoder=maps)) if return_attention else output
 
-    def _read(
-        self, images: torch.Tensor, *, return_attention: bool
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _read(self, images: torch.Tensor, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
         states, maps = self.image(images, return_weights=return_attention)
-        return self.projector(states[:, self.n_before :]), maps.get("self_attn", ())
+        return self.projector(states[:, self.n_before :]), maps
 
     def _insert(
         self, target: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
