@@ -4,16 +4,18 @@ python tools/family_defaults.py
 
 For each model type that has a language model, a classifier of images or a recognizer of speech in
 transformers, and some others, so that a new family needs no new file: the defaults of the fields of
-its config class, `attribute_map`, the fields that have a second name, `nullable`, the fields that
-may be null although their default is not, and `mixed`, those that may have values of other types
-than their default. Values that change nothing of what a model computes are left out.
+its config class, `attribute_map`, the fields that have a second name, `classes`, the models that
+have it, `nullable`, the fields that may be null although their default is not, and `mixed`, those
+that may have values of other types than their default. Values that change nothing of what a model
+computes are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -83,14 +85,15 @@ PRIVATE = {"_remove_final_layer_norm"}
 def text() -> str:
     """The whole file, a line for each model type."""
     lines = [
-        f"{json.dumps(model_type)}: {json.dumps(described(CONFIG_MAPPING[model_type]))}"
+        f"{json.dumps(model_type)}: {json.dumps(described(model_type))}"
         for model_type in sorted(OTHERS.union(*MODELS))
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
-    """The defaults and the second names of one config class."""
+def described(model_type: str) -> dict[str, Any]:
+    """The classes of a model type, and the defaults and the second names of its config class."""
+    cls: type[PreTrainedConfig] = CONFIG_MAPPING[model_type]
     found = {name: value for name, value in defaults(cls).items() if is_json(value)}
     # No fields, but they change what every weight means, and which file holds the weights.
     found |= {"quantization_config": None, "transformers_weights": None}
@@ -111,10 +114,19 @@ def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     }
     return {
         "attribute_map": sorted_by_key(cls.attribute_map),
+        "classes": sorted(set(classes(model_type))),
         "defaults": sorted_by_key(found),
         "mixed": sorted(mixed),
         "nullable": sorted(nullable),
     }
+
+
+def classes(model_type: str) -> Iterator[str]:
+    """The names of the classes of models that transformers makes of a model type."""
+    for name, mapping in vars(modeling_auto).items():
+        if re.fullmatch(r"MODEL_.*MAPPING_NAMES", name):
+            named = mapping.get(model_type, ())
+            yield from (named,) if isinstance(named, str) else named
 
 
 def takes_none(type_: Any) -> bool:

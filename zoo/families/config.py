@@ -19,12 +19,13 @@ _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a s
 class Defaults:
     """The defaults of a model type for what `config.json` omits; `spellings`, which maps keys to
     alternative keys; the keys that may be null although their default is not, and those that may
-    have values of other types than their default."""
+    have values of other types than their default; and the classes of `transformers` that it has."""
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spellings: Mapping[str, str] = field(default_factory=dict[str, str])
     nullable: frozenset[str] = frozenset()
     mixed: frozenset[str] = frozenset()
+    classes: tuple[str, ...] = ()
 
 
 class Config(Mapping[str, Any]):
@@ -32,7 +33,8 @@ class Config(Mapping[str, Any]):
     of the model type.
 
     It is read by key, under any spelling. `read` records the keys that were read, so that values
-    that are never read can be reported, and wrong values at their places.
+    that are never read can be reported, and wrong values at their places; `asked` those of all
+    times, and those without a value.
     """
 
     def __init__(
@@ -48,13 +50,16 @@ class Config(Mapping[str, Any]):
         for key, value in family_defaults.items():
             self._values.update(dict.fromkeys((key, *self._spellings.get(key, ())), value))
         self.read: set[str] = set()
+        self.asked: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         for values in (self.file.data, self._values):
             for name in (key, *self._spellings.get(key, ())):
                 if name in values:
                     self.read.add(name)
+                    self.asked.add(name)
                     return values[name]
+        self.asked.add(key)
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:

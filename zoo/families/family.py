@@ -130,6 +130,7 @@ class _Defaults(BaseModel):
 
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
     attribute_map: Mapping[str, str] = Field(default_factory=dict[str, str])
+    classes: list[str] = Field(default_factory=list[str])
     nullable: list[str] = Field(default_factory=list[str])
     mixed: list[str] = Field(default_factory=list[str])
 
@@ -372,7 +373,9 @@ def read_defaults(folder: Path) -> Mapping[str, Any]:
                 where = file.place(*keys)
                 place = where if where.line else file.place(*keys[:2])
                 place = place if place.line else file.place(model_type)
-                expected = "a table of `defaults`, `attribute_map`, `nullable` and `mixed`"
+                expected = (
+                    "a table of `defaults`, `attribute_map`, `classes`, `nullable` and `mixed`"
+                )
                 message = value_message(wrong) if wrong["loc"] else f"must be {expected}"
                 if wrong["type"] == "extra_forbidden":
                     message = f"is unknown: an entry is {expected}"
