@@ -1,4 +1,5 @@
-"""Export of models that were not imported, by a config.json that describes them."""
+"""Export of models that were not imported, by their class in `transformers`, or a config.json that
+describes them."""
 
 from __future__ import annotations
 
@@ -119,6 +120,64 @@ def test_a_model_of_ones_own_becomes_one_of_transformers(name: str, project: Pat
     assert Path("out/tokenizer.json").read_bytes() == Path("mine/tokenizer.json").read_bytes()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_its_class_is_enough(name: str, project: Path) -> None:
+    spec, config, of_transformers = MODELS[name]
+    zoo.save(zoo.build(zoo.read_spec(spec), seed=1), "mine")
+    (architecture,) = config["architectures"]
+    assert run(["export", "mine", "--to", "hf", "--as", architecture, "-o", "out"]) == 0
+    found = json.loads(Path("out/config.json").read_text())
+    assert found.items() >= config.items()
+    assert found["dtype"] == "float32"
+    theirs, told = of_transformers.from_pretrained("out", output_loading_info=True)
+    assert not any(told.values()), told
+    ids = torch.tensor([[2, 7, 9, 8, 3], [2, 11, 6, 12, 3]])
+    with torch.no_grad():
+        logits = theirs.eval()(ids).logits
+        torch.testing.assert_close(zoo.load("mine").eval()(ids), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_configuration_states_stays_and_the_rest_is_found(project: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    stated = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_parameters": rope}
+    write(LLAMA, {**stated, "hidden_act": "swish", "max_position_embeddings": 77})
+    zoo.export_folder("mine", "out", config="config.json")
+    found = json.loads(Path("out/config.json").read_text())
+    assert found.items() >= {**stated, "hidden_act": "swish", "max_position_embeddings": 77}.items()
+    assert found["num_key_value_heads"] == 2
+    assert "rope_theta" not in found
+
+
+def test_special_tokens_are_those_of_the_model(project: Path) -> None:
+    """The defaults of `transformers` are those of another vocabulary."""
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    zoo.export_folder("mine", "unknown", architecture="LlamaForCausalLM")
+    found = json.loads(Path("unknown/config.json").read_text())
+    assert (found["bos_token_id"], found["eos_token_id"]) == (None, None)
+    Path("mine/generation_config.json").write_text('{"bos_token_id": 5, "eos_token_id": [6, 7]}')
+    zoo.export_folder("mine", "known", architecture="LlamaForCausalLM")
+    theirs = AutoModelForCausalLM.from_pretrained("known")
+    assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (5, [6, 7])
+
+
+def test_a_class_that_is_another_model_is_refused(project: Path, refused: Refused) -> None:
+    zoo.save(zoo.build(zoo.read_spec(LLAMA.replace('"glu"', '"mlp"'))), "mine")
+    told = refused("export", "mine", "--to", "hf", "--as", "LlamaForCausalLM", "-o", "out")
+    assert "`LlamaForCausalLM` of `transformers` is another model" in told
+    assert '`decoder.block.ffn.kind` is "glu" there, and "mlp" in mine' in told
+    assert told.count("error:") == 1  # what can be the same is
+    told = refused("export", "mine", "--to", "hf", "--as", "LamaForCausalLM", "-o", "out")
+    assert "no family reads a class `LamaForCausalLM`" in told
+    assert "did you mean `LlamaForCausalLM`?" in told
+
+
+def test_a_class_and_a_configuration(project: Path, refused: Refused) -> None:
+    write(LLAMA, OF_LLAMA)
+    both = ("--as", "LlamaForCausalLM", "--config", "config.json")
+    told = refused("export", "mine", "--to", "hf", *both, "-o", "out")
+    assert "a `config` names its class itself" in told
+
+
 def test_the_names_of_classes_are_those_of_the_spec(project: Path) -> None:
     write(BERT, OF_BERT)
     zoo.export_folder("mine", "out", config="config.json")
@@ -128,8 +187,7 @@ def test_the_names_of_classes_are_those_of_the_spec(project: Path) -> None:
 def test_another_model_is_refused_value_by_value(project: Path, refused: Refused) -> None:
     write(LLAMA, {**OF_LLAMA, "intermediate_size": 64, "rope_theta": 10000.0})
     told = refused("export", "mine", "--to", "hf", "--config", "config.json", "-o", "out")
-    assert told.count("the configuration describes another model") == 2
-    assert "config.json: error: " in told
+    assert told.count("config.json: error: `LlamaForCausalLM` of `transformers` is another") == 2
     assert "`decoder.block.ffn.d_ff` is 64 there, and 48 in mine" in told
     assert "`decoder.position.base` is 10000.0 there, and 500.0 in mine" in told
 
@@ -177,7 +235,7 @@ def test_a_configuration_that_is_missing_or_damaged(project: Path, refused: Refu
     write(LLAMA, OF_LLAMA)
     told = refused("export", "mine", "--to", "hf", "-o", "out")
     assert "the model was not imported" in told
-    assert "`--config` names the config.json" in told
+    assert "`--as LlamaForCausalLM`" in told
     assert "no.json" in refused("export", "mine", "--to", "hf", "--config", "no.json", "-o", "out")
     Path("config.json").write_text('{"model_type": }')
     told = refused("export", "mine", "--to", "hf", "--config", "config.json", "-o", "out")
@@ -198,9 +256,8 @@ def test_an_imported_model_with_another_spec_since(project: Path, refused: Refus
     zoo.save(changed, "changed")
     told = refused("export", "changed", "--to", "hf", "-o", "out")
     assert "with another `decoder.position.base`" in told
-    assert "`--config`" in told
-    Path("config.json").write_text(json.dumps({**OF_LLAMA, "rope_theta": 700.0}))
-    zoo.export_folder("changed", "out", config="config.json")
+    assert "`--as` names its class" in told
+    zoo.export_folder("changed", "out", architecture="LlamaForCausalLM")
     ids = torch.tensor([[2, 7, 9, 8, 3]])
     theirs = AutoModelForCausalLM.from_pretrained("out").eval()
     with torch.no_grad():

@@ -13,11 +13,10 @@ import torch
 from pydantic import ValidationError
 
 from zoo.counts import check_count
-from zoo.errors import Place, Problem, WeightsError, checked_output, checked_path
+from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.described import described_origins
-from zoo.families.family import with_rules
+from zoo.families.described import described, origin_scope
 from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import (
@@ -32,16 +31,13 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import FILE_NAME as MODULES
-from zoo.families.sentence import dense_rules
-from zoo.families.spec import family_spec
+from zoo.families.target import Target
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
-from zoo.json_files import parse_json, read_json
+from zoo.files.of_model import COMPANIONS, SETTINGS, WEIGHTS, WEIGHTS_INDEX
+from zoo.json_files import JsonFile, read_json, read_json_if_there
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
-from zoo.reports.diff import diff
-from zoo.showing.data import ValueChange, Written
-from zoo.spec import ModelSpec
+from zoo.showing.data import ValueChange
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, dtype_name
 from zoo.weights.file import laid_out
@@ -49,15 +45,10 @@ from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_of, numbered, plan_shards
 
-TRAINING = frozenset({"dropout", "init", "auxiliary_loss"})
-"""The keys of specs that training alone reads: a configuration may state others, or none."""
-ROUNDING = frozenset({"cast"})
-"""Those that say when numbers are rounded to less than float32, where weights are in less."""
 WHOLE = (torch.float32, torch.float64)
-"""The dtypes in which nothing is."""
-UNMASKED = frozenset({"pad_id", "padding"})
-"""Those that say what is hidden where no mask is given: `transformers`, where a configuration does
-not state them, hides nothing, and its tokenizers give a mask."""
+"""The dtypes in which no number is rounded to less than float32."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+"""The keys of special tokens, in a config.json and in the settings of generation."""
 
 
 def export_folder(
@@ -65,6 +56,7 @@ def export_folder(
     output: str | Path,
     *,
     config: str | Path | None = None,
+    architecture: str | None = None,
     max_shard_bytes: int | None = None,
     registry: Registry | None = None,
 ) -> None:
@@ -74,34 +66,51 @@ def export_folder(
         source: the folder, the weights file or the name of a model, which may have been trained
             since it was imported or built.
         output: the new folder, which appears when it is complete.
-        config: the config.json that describes the model, with the class of `transformers` that it
-            becomes as its `architectures`. None is for a model that was imported, which is exported
+        config: a config.json that describes the model, with the class of `transformers` that it
+            becomes as its `architectures`. What it does not state has the defaults of
+            `transformers`, or else is found. A model that was imported needs none: it is exported
             with the one that it had.
+        architecture: instead of a `config`, that class alone, such as `"LlamaForCausalLM"`.
         max_shard_bytes: the most bytes of tensors in a file, if they are more: then there are
             several, with an index; a larger tensor gets its own file. None writes one file.
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the model cannot be loaded, or was not imported and has no `config`; its
-            configuration is damaged, means another model, or is not read by a family; or a tensor
-            that its checkpoint leaves out is not zero; or the name of `output` is that of a file.
+        WeightsError: the model cannot be loaded, or was not imported and has no `config` and no
+            `architecture`; its configuration is damaged, means another model, or is not read by a
+            family; or no family reads the `architecture`; or a tensor that its checkpoint leaves
+            out is not zero; or the name of `output` is that of a file.
         SpecError: the family cannot make a spec of the configuration.
-        InputError: `max_shard_bytes` is no integer, or below 1.
+        InputError: `max_shard_bytes` is no integer, or below 1, or there are both a `config` and an
+            `architecture`.
         ZooError: `output` exists, or cannot be written.
     """
     output = checked_output(output, "`output` is a path")
     check_output_name(output, folder=True)
     if max_shard_bytes is not None:
         check_count("max_shard_bytes", max_shard_bytes)
+    if config is not None and architecture is not None:
+        problem = Problem(
+            "a `config` names its class itself, so there is no `architecture` beside it"
+        )
+        raise InputError(problem)
     registry = load_registry() if registry is None else registry
+    families = Families(registry)
+    file = None
+    if config is not None:
+        file = read_json(checked_path(config, "`config` is a path"))
+    elif architecture is not None:
+        file = families.config_of_class(architecture)
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
-    if config is None:
-        origin, scope = _recorded(model, registry, Place(str(path)))
+    if file is None:
+        origin, scope = _recorded(model, families, registry, Place(str(path)))
     else:
-        stated = checked_path(config, "`config` is a path")
-        origin, scope = _described(model, stated, path.parent, registry)
+        origin, scope = _described(model, file, path.parent, families, registry)
+    if architecture is not None:
+        stated = _with_defaults(model, scope, path.parent)
+        origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
     plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
@@ -121,12 +130,13 @@ def export_folder(
             _write(within, folder / place, None if place else max_shard_bytes)
 
 
-def _recorded(model: Transformer, registry: Registry, where: Place) -> tuple[Origin, Scope]:
+def _recorded(
+    model: Transformer, families: Families, registry: Registry, where: Place
+) -> tuple[Origin, Scope]:
     """The origin that an imported model has recorded, and the scope of its family."""
-    families = Families(registry)
     origin = _origin(model, families, where)
-    scope = _scope(origin, families)
-    if changes := _differences(model, origin, scope, registry):
+    scope = origin_scope(origin, families)
+    if changes := _target(model, origin.files, registry).differences(scope):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return origin, scope
 
@@ -138,8 +148,9 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
                 "the model was not imported, so there is no configuration to export it with",
                 where,
                 help="what `zoo import` has read, and what was trained from that, has one; for any "
-                "other model, `--config` names the config.json of a class of `transformers` that "
-                "is the same; `zoo push` and `zoo bundle make` share any, for others with the zoo",
+                "other model, `--as` names a class of `transformers` that is the same, such as "
+                "`--as LlamaForCausalLM`; `zoo push` and `zoo bundle make` share any, for others "
+                "with the zoo",
             )
         )
     base, files = model.origin.get("base"), model.origin.get("files", {})
@@ -160,27 +171,46 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
 
 
 def _described(
-    model: Transformer, config: Path, folder: Path, registry: Registry
+    model: Transformer, file: JsonFile, folder: Path, families: Families, registry: Registry
 ) -> tuple[Origin, Scope]:
     """The origin of a model that a config.json describes, and the scope of its family."""
-    file, families = read_json(config), Families(registry)
     files = {one.name: one.sha256 for one in read_companions(folder, COMPANIONS)}
-    found: list[list[ValueChange]] = []
-    for origin in described_origins(file, _unlabelled(model.spec), files, families):
-        scope = _scope(origin, families)
-        found.append(_differences(model, origin, scope, registry))
-        if not found[-1]:
-            active_rules(scope)  # they read the configuration too
-            check_read(scope, families)
-            return origin, scope
-    raise WeightsError(
-        Problem(
-            f"the configuration describes another model: `{change['path']}` is "
-            f"{_shown(change['a'])} there, and {_shown(change['b'])} in {model.spec.name}",
-            file.place(),
+    found = described(file, _target(model, files, registry), files, families)
+    if found.changes:
+        raise WeightsError(
+            Problem(
+                f"`{file.data['architectures'][0]}` of `transformers` is another model: "
+                f"{_difference(change, model)}",
+                file.place(),
+            )
+            for change in found.changes
         )
-        for change in min(found, key=len)
+    check_read(found.scope, families)
+    return found.origin, found.scope
+
+
+def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, Any]:
+    """What a configuration states, for readers that know no defaults: with those of what its family
+    has read. Special tokens are those in the settings of generation beside the model, or none: the
+    defaults are those of another vocabulary."""
+    config, settings = scope.config, read_json_if_there(folder / SETTINGS)
+    tokens = {
+        key: settings.get(key)
+        for key in SPECIAL
+        if key in (settings.keys() & config.defaults.values.keys()) | config.defaults.nullable
+    }
+    read = {key: config[key] for key in sorted(config.read) if config.get(key) is not None}
+    return {**config.file.data, **tokens, **read, "dtype": dtype_name(_usual(model))}
+
+
+def _target(model: Transformer, files: Mapping[str, str], registry: Registry) -> Target:
+    spec = model.spec
+    if spec.model.classes is not None:  # a family does not put their names there
+        spec = replace(spec, model=spec.model.labelled(None))
+    rounds = any(
+        one.dtype not in WHOLE for one in stored(model).values() if one.is_floating_point()
     )
+    return Target(spec, rounds, MODULES in files, registry)
 
 
 def _validated(origin: object, where: Place) -> Origin:
@@ -194,37 +224,12 @@ def _validated(origin: object, where: Place) -> Origin:
         raise WeightsError(Problem(message, where)) from None
 
 
-def _scope(origin: Origin, families: Families) -> Scope:
-    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
-    file = parse_json(Path(CONFIG), origin.config.encode())
-    return families.scope(family, file, frozenset(origin.tensors))
-
-
-def _differences(
-    model: Transformer, origin: Origin, scope: Scope, registry: Registry
-) -> list[ValueChange]:
-    """The values in which the model of a configuration (`a`) is another than this one (`b`)."""
-    spec = _unlabelled(model.spec)
-    # What follows the Transformer is described by the files that list it, and not by config.json.
-    head = {"head": spec.to_dict()["head"]} if MODULES in origin.files else {}
-    whole = all(one.dtype in WHOLE for one in stored(model).values() if one.is_floating_point())
-    ignored = TRAINING | ROUNDING if whole else TRAINING
-    changes = diff(family_spec(scope, spec.name, registry, head), spec, registry=registry)["spec"]
-    return [change for change in changes if not _ignored(change, ignored)]
-
-
-def _ignored(change: ValueChange, ignored: frozenset[str]) -> bool:
-    keys = change["path"].split(".")
-    return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in UNMASKED)
-
-
 def _of_another(change: ValueChange, model: Transformer, origin: Origin, where: Place) -> Problem:
     """The problem that the configuration means a model that differs in this value."""
     if "part" in (model.origin or {}):
         published = json.loads(origin.config)["architectures"][0]
         return Problem(
-            f"`{published}` of `transformers` is another model: `{change['path']}` is "
-            f"{_shown(change['a'])} there, and {_shown(change['b'])} in {model.spec.name}",
+            f"`{published}` of `transformers` is another model: {_difference(change, model)}",
             where,
             help="train with the head that is published, to export the model",
         )
@@ -232,18 +237,17 @@ def _of_another(change: ValueChange, model: Transformer, origin: Origin, where: 
         "the configuration that it was imported with means another model, with another "
         f"`{change['path']}`",
         where,
-        help="a model whose spec has changed since is exported with a config.json that describes "
-        "it: `--config`",
+        help="a model whose spec has changed since is exported as one that was not imported: "
+        "`--as` names its class",
     )
 
 
-def _shown(side: Written | None) -> str:
-    return "not stated" if side is None else json.dumps(side["value"])
-
-
-def _unlabelled(spec: ModelSpec) -> ModelSpec:
-    """The spec without names of classes, which a family does not put there."""
-    return spec if spec.model.classes is None else replace(spec, model=spec.model.labelled(None))
+def _difference(change: ValueChange, model: Transformer) -> str:
+    there, here = (
+        "not stated" if side is None else json.dumps(side["value"])
+        for side in (change["a"], change["b"])
+    )
+    return f"`{change['path']}` is {there} there, and {here} in {model.spec.name}"
 
 
 def _config(model: Transformer, origin: Origin) -> str:
@@ -255,10 +259,15 @@ def _config(model: Transformer, origin: Origin) -> str:
     if classes is not None and classes.labels is not None:
         changes |= written_names(classes.labels)
     key, stated = dtype_key(data), stated_dtype(data)
-    usual = next(iter(by_dtype({name: one.dtype for name, one in stored(model).items()})))
+    usual = _usual(model)
     if stated is not None and DTYPES[usual] != (origin.dtype or stated):
         changes[key] = dtype_name(usual)
     return json.dumps(data | changes, indent=2) + "\n" if changes else origin.config
+
+
+def _usual(model: Transformer) -> torch.dtype:
+    """The dtype of most tensors."""
+    return next(iter(by_dtype({name: one.dtype for name, one in stored(model).items()})))
 
 
 def _check_zeros(model: Transformer, plan: Plan, where: Place) -> None:

@@ -133,7 +133,13 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
     "--config",
     metavar="FILE",
     type=path_type,
-    help="The config.json that describes the model. One that was imported needs none.",
+    help="A config.json that describes the model. One that was imported needs none.",
+)
+@click.option(
+    "--as",
+    "architecture",
+    metavar="CLASS",
+    help="The class of `transformers` that the model becomes, for a config.json that is found.",
 )
 @max_shard_bytes_option
 @json_option
@@ -144,6 +150,7 @@ def export(
     to: str,
     output: Path,
     config: Path | None,
+    architecture: str | None,
     max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
@@ -155,7 +162,14 @@ def export(
     from zoo.exporting import export_folder
 
     gc.enable()
-    export_folder(model, output, config=config, max_shard_bytes=max_shard_bytes, registry=registry)
+    export_folder(
+        model,
+        output,
+        config=config,
+        architecture=architecture,
+        max_shard_bytes=max_shard_bytes,
+        registry=registry,
+    )
     print_report(as_json, {"path": str(output)}, lambda r: r["path"])
 
 

@@ -3,7 +3,8 @@
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
-                        new head; described.py, that of a model that was not imported
+                        new head; described.py, that of a model that was not imported, by a
+                        configuration that completed.py finds; target.py, where that means another
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`

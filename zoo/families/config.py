@@ -32,9 +32,8 @@ class Config(Mapping[str, Any]):
     """A configuration: the values of the file over the defaults of the family, and these over those
     of the model type.
 
-    It is read by key, under any spelling. `read` records the keys that were read, so that values
-    that are never read can be reported, and wrong values at their places; `asked` those of all
-    times, and those without a value.
+    It is read by key, under any spelling. `read` records the keys that were read, even if they have
+    no value, so that values that are never read can be reported, and wrong values at their places.
     """
 
     def __init__(
@@ -50,16 +49,14 @@ class Config(Mapping[str, Any]):
         for key, value in family_defaults.items():
             self._values.update(dict.fromkeys((key, *self._spellings.get(key, ())), value))
         self.read: set[str] = set()
-        self.asked: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         for values in (self.file.data, self._values):
             for name in (key, *self._spellings.get(key, ())):
                 if name in values:
                     self.read.add(name)
-                    self.asked.add(name)
                     return values[name]
-        self.asked.add(key)
+        self.read.add(key)
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:

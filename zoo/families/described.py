@@ -4,15 +4,23 @@ can be exported as one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.family import Family
+from zoo.families.completed import completed
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.family import Family, with_rules
 from zoo.families.origin import Origin
 from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
+from zoo.families.scope import Scope
+from zoo.families.sentence import dense_rules
+from zoo.families.target import Target
 from zoo.families.tensor_names import checkpoint_names
-from zoo.json_files import JsonFile
+from zoo.json_files import JsonFile, parse_json
+from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
 from zoo.wording import quoted
 
@@ -22,25 +30,70 @@ _MOST_ROUNDS = 4
 """Names of tensors say which rules hold, and rules say names; this often they are asked in turn."""
 
 
-def described_origins(
-    file: JsonFile, spec: ModelSpec, files: Mapping[str, str], families: Families
-) -> Iterator[Origin]:
-    """Yield the origins that a model may have, imported from a checkpoint with this config.json.
+@dataclass(frozen=True)
+class Described:
+    """A model as if it had been imported: its origin, what its family reads, and the values in
+    which what the family makes (`a`) is another model (`b`)."""
 
-    The names of the tensors may tell the head of a model, or other parts that its configuration
-    does not. The first origin has no part that would be told so, the second all those that this
-    model has a place for. Whether the family makes this model of them is not checked.
+    origin: Origin
+    scope: Scope
+    changes: Sequence[ValueChange]
+
+
+def described(
+    file: JsonFile, target: Target, files: Mapping[str, str], families: Families
+) -> Described:
+    """Return a model as if it had been imported from a checkpoint with this config.json, or the
+    nearest that its family makes. Values that the file does not state are found where these make a
+    difference.
 
     Args:
         file: the config.json.
-        spec: the spec of the model.
+        target: the model.
         files: the files beside the model, with the SHA-256 of each.
         families: where the family that reads the configuration is looked up.
 
     Raises:
         WeightsError: no family reads the configuration, it names no class of `transformers`, or the
             family leaves open what the tensors of such a checkpoint are called.
-        SpecError: an expression of the family has no value.
+        SpecError: the family cannot make a spec of the configuration.
+    """
+    starts = sorted(_attempts(file, target, files, families), key=_far)
+    nearest = starts[0]
+    for start in starts:
+        if nearest.changes:
+            whole = completed(start.scope, frozenset(start.origin.tensors), target, families)
+            nearest = min(nearest, *_attempts(whole, target, files, families), key=_far)
+    return nearest
+
+
+def _far(one: Described) -> int:
+    return len(one.changes)
+
+
+def _attempts(
+    file: JsonFile, target: Target, files: Mapping[str, str], families: Families
+) -> Iterator[Described]:
+    for origin in _origins(file, target.spec, files, families):
+        scope = origin_scope(origin, families)
+        yield Described(origin, scope, target.differences(scope))
+
+
+def origin_scope(origin: Origin, families: Families) -> Scope:
+    """The scope of the family of an imported model, with its configuration."""
+    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
+    file = parse_json(Path(CONFIG), origin.config.encode())
+    return families.scope(family, file, frozenset(origin.tensors))
+
+
+def _origins(
+    file: JsonFile, spec: ModelSpec, files: Mapping[str, str], families: Families
+) -> Iterator[Origin]:
+    """Yield the origins that a model may have, imported from a checkpoint with this config.json.
+
+    The names of the tensors may tell the head of a model, or other parts that its configuration
+    does not. The first origin has no part that would be told so, the second all those that this
+    model has a place for.
     """
     family = families.family_of(file)
     _check_class(file)

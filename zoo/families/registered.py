@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
+from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import Config, Defaults
 from zoo.families.family import Family, read_defaults, read_family
 from zoo.families.scope import Scope
@@ -95,6 +97,25 @@ class Families:
             )
         return self.family(self.by_model_type[model_type])
 
+    def config_of_class(self, architecture: str) -> JsonFile:
+        """Return the configuration that states a class of `transformers` and its model type, and
+        nothing else. Raises `WeightsError` if no family reads what such a class saves."""
+        of_class: dict[str, list[str]] = {}
+        for model_type in self.by_model_type:
+            for name in self.defaults(model_type).classes:
+                of_class.setdefault(name, []).append(model_type)
+        if architecture not in of_class:
+            hint = "a config.json can state it with any model type that `zoo families` lists"
+            message = f"no family reads a class {quoted(architecture)} of `transformers`"
+            raise WeightsError(Problem(message, help=did_you_mean(architecture, of_class, hint)))
+        # A class that several model types have is named after its own.
+        lower = architecture.lower()
+        model_type = max(
+            of_class[architecture], key=lambda one: lower.startswith(one.replace("_", ""))
+        )
+        data = {"model_type": model_type, "architectures": [architecture]}
+        return JsonFile(Path(CONFIG), data, json.dumps(data))
+
     @cached_property
     def _defaults(self) -> Mapping[str, Any]:
         return {name: d for folder in self.folders for name, d in read_defaults(folder).items()}
@@ -122,6 +143,7 @@ class Families:
             stated.get("attribute_map", {}),
             frozenset(stated.get("nullable", ())),
             frozenset(stated.get("mixed", ())),
+            tuple(stated.get("classes", ())),
         )
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:

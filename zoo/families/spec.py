@@ -41,6 +41,23 @@ def family_spec(
         raise type(error)(_traced(p, stated, file) for p in error.problems) from None
 
 
+def keys_by_line(scope: Scope) -> dict[str, set[str]]:
+    """The keys of the configuration that the values of a family's spec are made of, by the file and
+    line of each value. Raises `SpecError` if an expression has no value."""
+    found: dict[str, set[str]] = {}
+    pending: list[Table | Leaf] = [scope.family.spec]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Table):
+            pending += value.entries.values()
+            continue
+        with scope.reading() as keys:
+            scope.value(value.value, value.document, value.path)
+        line = str(value.place()._replace(column=None))
+        found[line] = found.get(line, set()) | keys
+    return found
+
+
 def _traced(problem: Problem, stated: Mapping[Place, Place], file: Place) -> Problem:
     """Move a problem of a family's spec to the place where the configuration states the value."""
     place = problem.place

@@ -1,0 +1,51 @@
+"""The model that a configuration should mean, and where it means another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zoo.families.scope import Scope
+from zoo.families.spec import family_spec
+from zoo.registry import Registry
+from zoo.reports.diff import diff
+from zoo.showing.data import ValueChange
+from zoo.spec import ModelSpec
+
+_TRAINING = frozenset({"dropout", "init", "auxiliary_loss"})
+"""The keys of specs that training alone reads: a configuration may state others, or none."""
+_ROUNDING = frozenset({"cast"})
+"""Those that say when numbers are rounded to less than float32, where weights are in less."""
+_UNMASKED = frozenset({"pad_id", "padding"})
+"""Those that say what is hidden where no mask is given: `transformers`, where a configuration does
+not state them, hides nothing, and its tokenizers give a mask."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model.
+
+    Args:
+        spec: its spec, without names of classes, which a family does not put there.
+        rounds: whether some of its weights are in less than float32, so that it matters when
+            numbers are rounded.
+        own_head: whether its head is described by files of its own, and not by config.json.
+        registry: where components are looked up.
+    """
+
+    spec: ModelSpec
+    rounds: bool
+    own_head: bool
+    registry: Registry
+
+    def differences(self, scope: Scope) -> list[ValueChange]:
+        """The values in which what a family makes of a configuration (`a`) is another model than
+        this one (`b`). Raises `SpecError` as `family_spec`."""
+        head = {"head": self.spec.to_dict()["head"]} if self.own_head else {}
+        theirs = family_spec(scope, self.spec.name, self.registry, head)
+        changes = diff(theirs, self.spec, registry=self.registry)["spec"]
+        return [change for change in changes if not self._ignores(change)]
+
+    def _ignores(self, change: ValueChange) -> bool:
+        keys = change["path"].split(".")
+        ignored = _TRAINING if self.rounds else _TRAINING | _ROUNDING
+        return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in _UNMASKED)
