@@ -16,7 +16,8 @@ from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
 from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.described import described, origin_scope
+from zoo.families.described import described
+from zoo.families.family import with_rules
 from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import (
@@ -31,10 +32,11 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import FILE_NAME as MODULES
+from zoo.families.sentence import dense_rules
 from zoo.families.target import Target
 from zoo.files.atomic import new_folder
 from zoo.files.of_model import COMPANIONS, SETTINGS, WEIGHTS, WEIGHTS_INDEX
-from zoo.json_files import JsonFile, read_json, read_json_if_there
+from zoo.json_files import JsonFile, parse_json, read_json, read_json_if_there
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.showing.data import ValueChange
@@ -135,7 +137,9 @@ def _recorded(
 ) -> tuple[Origin, Scope]:
     """The origin that an imported model has recorded, and the scope of its family."""
     origin = _origin(model, families, where)
-    scope = origin_scope(origin, families)
+    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
+    file = parse_json(Path(CONFIG), origin.config.encode())
+    scope = families.scope(family, file, frozenset(origin.tensors))
     if changes := _target(model, origin.files, registry).differences(scope):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return origin, scope

@@ -6,20 +6,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.completed import completed
-from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.family import Family, with_rules
+from zoo.families.family import Family
 from zoo.families.origin import Origin
 from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.sentence import dense_rules
 from zoo.families.target import Target
 from zoo.families.tensor_names import checkpoint_names
-from zoo.json_files import JsonFile, parse_json
+from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
 from zoo.wording import quoted
@@ -74,39 +71,24 @@ def _far(one: Described) -> int:
 def _attempts(
     file: JsonFile, target: Target, files: Mapping[str, str], families: Families
 ) -> Iterator[Described]:
-    for origin in _origins(file, target.spec, files, families):
-        scope = origin_scope(origin, families)
-        yield Described(origin, scope, target.differences(scope))
-
-
-def origin_scope(origin: Origin, families: Families) -> Scope:
-    """The scope of the family of an imported model, with its configuration."""
-    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
-    file = parse_json(Path(CONFIG), origin.config.encode())
-    return families.scope(family, file, frozenset(origin.tensors))
-
-
-def _origins(
-    file: JsonFile, spec: ModelSpec, files: Mapping[str, str], families: Families
-) -> Iterator[Origin]:
-    """Yield the origins that a model may have, imported from a checkpoint with this config.json.
+    """Yield a model as if it had been imported from checkpoints with this config.json.
 
     The names of the tensors may tell the head of a model, or other parts that its configuration
-    does not. The first origin has no part that would be told so, the second all those that this
+    does not. The first checkpoint has no part that would be told so, the second all those that this
     model has a place for.
     """
     family = families.family_of(file)
     _check_class(file)
     bare = frozenset({_prefix(family, file)})
     told = possible_rules(families.scope(family, file, bare))
+    spec = target.spec
     by_rule = (checkpoint_names(spec, [rule], spec.tensors) for rule in told)
     for start in (bare, frozenset[str]().union(*by_rule)):
-        yield Origin(
-            family=family.name,
-            config=file.text,
-            tensors=tuple(sorted(_settled(start, file, spec, families, family))),
-            files=dict(files),
-        )
+        keys = _settled(start, file, spec, families, family)
+        tensors = tuple(sorted(keys))
+        origin = Origin(family=family.name, config=file.text, tensors=tensors, files=dict(files))
+        scope = families.scope(family, file, keys)
+        yield Described(origin, scope, target.differences(scope))
 
 
 def _settled(
