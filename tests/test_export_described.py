@@ -13,6 +13,7 @@ from toy_encoders import words
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
 )
 from trials import Refused
 
@@ -146,6 +147,26 @@ def test_what_a_configuration_states_stays_and_the_rest_is_found(project: Path) 
     assert found.items() >= {**stated, "hidden_act": "swish", "max_position_embeddings": 77}.items()
     assert found["num_key_value_heads"] == 2
     assert "rope_theta" not in found
+
+
+def test_the_tokenizer_has_its_special_tokens(project: Path) -> None:
+    """`transformers` pads, masks and ends texts by what its configuration says."""
+    masked = BERT[: BERT.index("[head]")] + '[head]\nkind = "mlm"\ntied = true\n'
+    zoo.save(zoo.build(zoo.read_spec(masked)), "mine")
+    words(Path("mine/tokenizer.json"))
+    Path("mine/generation_config.json").write_text('{"bos_token_id": 2, "eos_token_id": [3, 4]}')
+    zoo.export_folder("mine", "out", architecture="BertForMaskedLM")
+    tokenizer = AutoTokenizer.from_pretrained("out")
+    found = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.mask_token)
+    assert found == ("[CLS]", "[SEP]", "[PAD]", "[MASK]")
+    assert (tokenizer.unk_token, tokenizer.model_max_length) == ("[UNK]", 16)
+    ids = tokenizer(["one", "one two"], padding=True)["input_ids"]
+    assert ids[0][-1] == 0
+    assert len(ids[0]) == len(ids[1])
+    Path("mine/tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    zoo.export_folder("mine", "own", architecture="BertForMaskedLM")
+    own = Path("own/tokenizer_config.json").read_bytes()
+    assert own == Path("mine/tokenizer_config.json").read_bytes()
 
 
 def test_special_tokens_are_those_of_the_model(project: Path) -> None:

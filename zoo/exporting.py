@@ -33,10 +33,11 @@ from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import FILE_NAME as MODULES
 from zoo.families.sentence import dense_rules
+from zoo.families.special_tokens import read_special_ids, tokenizer_config
 from zoo.families.target import Target
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import COMPANIONS, SETTINGS, WEIGHTS, WEIGHTS_INDEX
-from zoo.json_files import JsonFile, parse_json, read_json, read_json_if_there
+from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
+from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.showing.data import ValueChange
@@ -49,8 +50,6 @@ from zoo.weights.shards import index_of, numbered, plan_shards
 
 WHOLE = (torch.float32, torch.float64)
 """The dtypes in which no number is rounded to less than float32."""
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-"""The keys of special tokens, in a config.json and in the settings of generation."""
 
 
 def export_folder(
@@ -116,6 +115,9 @@ def export_folder(
     plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
+    if file is not None:
+        reading = next(iter(model.spec.model.called_with), None)
+        companions += filter(None, [tokenizer_config(path.parent, reading)])
     _check_zeros(model, plan, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
@@ -197,11 +199,11 @@ def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, 
     """What a configuration states, for readers that know no defaults: with those of what its family
     has read. Special tokens are those in the settings of generation beside the model, or none: the
     defaults are those of another vocabulary."""
-    config, settings = scope.config, read_json_if_there(folder / SETTINGS)
+    config = scope.config
     tokens = {
-        key: settings.get(key)
-        for key in SPECIAL
-        if key in (settings.keys() & config.defaults.values.keys()) | config.defaults.nullable
+        key: one
+        for key, one in read_special_ids(folder).stated().items()
+        if key in config.defaults.nullable or (one is not None and key in config.defaults.values)
     }
     read = {key: config[key] for key in sorted(config.read) if config.get(key) is not None}
     return {**config.file.data, **tokens, **read, "dtype": dtype_name(_usual(model))}

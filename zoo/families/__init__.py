@@ -4,7 +4,8 @@ importing.py            from a checkpoint to a model; import_plan.py, what becom
                         `zoo.exporting` is the way back
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
                         new head; described.py, that of a model that was not imported, by a
-                        configuration that completed.py finds; target.py, where that means another
+                        configuration that completed.py finds; target.py, where that means
+                        another; special_tokens.py, its special tokens
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`
