@@ -54,7 +54,7 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         target: the model.
         families: those of the registry.
     """
-    file, words = scope.config.file, families.vocabulary.activations
+    file, activations = scope.config.file, families.vocabulary.activations
 
     def tried(data: Mapping[str, Any]) -> _Trial:
         changed = JsonFile(file.path, dict(data), file.text)
@@ -64,35 +64,46 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         except ZooError:  # a value is none of its key's type, or contradicts others
             return _Trial(data)
 
-    best, before = tried(file.data), None
-    while best is not before:
-        before = best
-        for change, named in _open_changes(best, {*file.data, *NO_FIELDS}):
-            for key in named:
-                values = _candidates(change, best.scope and best.scope.config.get(key), words)
-                trials = (tried({**best.data, key: value}) for value in values)
-                best = min(best, *trials, key=lambda one: one.distance)
+    def nearer(trial: _Trial) -> _Trial | None:
+        for change, key, before in _moves(trial, {*file.data, *NO_FIELDS}):
+            values = _candidates(change, before, activations, scope.family.strings)
+            trials = (tried({**trial.data, key: value}) for value in values)
+            best = min(trials, key=lambda one: one.distance)
+            if best.distance < trial.distance:
+                return best
+        return None
+
+    best = tried(file.data)
+    while (better := nearer(best)) is not None:
+        best = better
     return JsonFile(file.path, dict(best.data), json.dumps(best.data, indent=2) + "\n")
 
 
-def _open_changes(trial: _Trial, fixed: Collection[str]) -> list[tuple[ValueChange, list[str]]]:
-    """The differences, each with the keys that its value was made of, but those that are `fixed`;
-    what one key decides comes first."""
+def _moves(trial: _Trial, fixed: Collection[str]) -> Iterator[tuple[ValueChange, str, Any]]:
+    """Yield the differences, each with a key that its value was made of, and the key's value.
+
+    What one key decides comes first. A key that decides a value which is right stays, as those do
+    that are `fixed`.
+    """
     if trial.scope is None:
-        return []
-    read, found = keys_by_line(trial.scope), list[tuple[ValueChange, list[str]]]()
-    for change in trial.changes:
-        line = change["a"] and change["a"]["origin"]
-        found.append((change, sorted(read.get(line or "", set()).difference(fixed))))
-    return sorted(found, key=lambda one: len(one[1]))
+        return
+    read = keys_by_line(trial.scope)
+    wrong = [(change, change["a"]["origin"] or "") for change in trial.changes if change["a"]]
+    lines = {line for _, line in wrong}
+    deciding = {line: next(iter(keys)) for line, keys in read.items() if len(keys) == 1}
+    settled = set(deciding.values()) - {deciding.get(line) for line in lines}
+    for change, line in sorted(wrong, key=lambda one: len(read.get(one[1], ()))):
+        for key in sorted(read.get(line, set()) - settled - set(fixed)):
+            yield change, key, trial.scope.config.get(key)
 
 
 def _candidates(
-    change: ValueChange, before: object, activations: Mapping[str, str]
+    change: ValueChange, before: object, activations: Mapping[str, str], strings: frozenset[str]
 ) -> Iterator[Any]:
     """Yield the values that a key may need, which was `before`: that of the model, for each layer
     if there was a list, one that is so many times larger or by as much, an activation by the names
-    that configurations have for it, and the values of switches."""
+    that configurations have for it, another word that the family knows, and the values of
+    switches."""
     a, b = (side and side["value"] for side in (change["a"], change["b"]))
     wanted = list(_scalars(b))
     yield from wanted
@@ -103,6 +114,8 @@ def _candidates(
             yield type(before)(before * b / a)
         yield before + b - a
     yield from (name for name, ours in activations.items() if ours in wanted)
+    if isinstance(before, str):
+        yield from sorted(strings)
     yield from (True, False, None)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -131,13 +131,9 @@ def parse(source: str, functions: Functions) -> Expression:
 def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in an expression, functions too, and the keys in `config.key` and
     `get('key')`; none if it is no expression."""
-    try:
-        tree = ast.parse(source.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset(), frozenset()
     names: set[str] = set()
     keys: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _nodes(source):
         match node:
             case ast.Name(id=name):
                 names.add(name)
@@ -148,6 +144,19 @@ def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
             case _:
                 pass
     return frozenset(names), frozenset(keys)
+
+
+def strings_in(source: str) -> set[str]:
+    """Return the strings in an expression; none if it is no expression."""
+    constants = (node.value for node in _nodes(source) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
+
+
+def _nodes(source: str) -> Iterator[ast.AST]:
+    try:
+        return ast.walk(ast.parse(source.strip(), mode="eval"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return iter(())
 
 
 def _is_simple(node: ast.AST) -> bool:
