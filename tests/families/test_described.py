@@ -19,7 +19,7 @@ from families.conformance import (
     tensors,
 )
 from zoo import export_folder, import_folder
-from zoo.errors import WeightsError
+from zoo.errors import WeightsError, ZooError
 from zoo.families.import_plan import plan_import
 
 REFUSED = {
@@ -44,13 +44,20 @@ what is told of it."""
 OLDER = ("altclip.first", "bert.old_names", "dinov3_vit.named", "esm.absolute", "gte.published")
 OLDER += ("llava", "wav2vec2.old", "wavlm.old")
 """Cases with names of tensors for which `transformers` reads others too."""
+FOUND = ("llama", "albert.base", "bart", "bert", "falcon", "gemma", "gemma2", "gpt2", "marian")
+FOUND += ("mistral", "mixtral", "qwen2", "qwen3", "roberta", "t5", "vit", "whisper")
+"""Cases whose configuration has to be found by their class alone."""
 WRITTEN = sorted(all_cases().keys() - REFUSED.keys() - set(OLDER))
 
 
-def exported(name: str, folder: Path) -> Path:
+def imported(name: str, folder: Path) -> None:
     if not (folder / "source").exists():
         save(make_model(all_cases()[name]), all_cases()[name], folder / "source")
     import_folder(folder / "source", folder / "m", name="tiny", registry=registry())
+
+
+def exported(name: str, folder: Path) -> Path:
+    imported(name, folder)
     config = folder / "source" / "config.json"
     export_folder(folder / "m", folder / "back", config=config, registry=registry())
     return folder / "back"
@@ -59,15 +66,45 @@ def exported(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", one_then_slow(["gpt2", *(n for n in WRITTEN if n != "gpt2")]))
 def test_a_configuration_is_enough(name: str, tmp_path: Path) -> None:
     back = exported(name, tmp_path)
-    planned = plan_import(tmp_path / "source", name="tiny", registry=registry())
-    saved, ours = tensors(tmp_path / "source"), tensors(back)
+    check_tensors(tmp_path / "source", back)
+    assert (back / "config.json").read_bytes() == (tmp_path / "source/config.json").read_bytes()
+
+
+def check_tensors(source: Path, back: Path) -> None:
+    planned = plan_import(source, name="tiny", registry=registry())
     # A table that is computed may be left out, and one of two copies.
-    left = saved.keys() - ours.keys()
+    left = tensors(source).keys() - tensors(back).keys()
     assert left <= {*planned.plan.computed, *planned.plan.copies, *planned.plan.dropped}
     report = Report()
-    compare_tensors(planned, tmp_path / "source", back, report)
+    compare_tensors(planned, source, back, report)
     assert [fault for fault in report.faults if "is missing" not in fault] == []
-    assert (back / "config.json").read_bytes() == (tmp_path / "source/config.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", one_then_slow(FOUND))
+def test_a_class_is_enough(name: str, tmp_path: Path) -> None:
+    case = all_cases()[name]
+    truth = make_truth(case, tmp_path / "source")
+    imported(name, tmp_path)
+    back = tmp_path / "back"
+    export_folder(tmp_path / "m", back, architecture=case.model_class, registry=registry())
+    planned = plan_import(tmp_path / "source", name="tiny", registry=registry())
+    report = Report()
+    compare_reloaded(truth, planned, back, report)
+    assert report.faults == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(all_cases().keys() - FOUND - set(OLDER)))
+def test_a_class_is_enough_or_refused(name: str, tmp_path: Path) -> None:
+    """What is not found is told, and nothing else is exported."""
+    imported(name, tmp_path)
+    back, architecture = tmp_path / "back", all_cases()[name].model_class
+    try:
+        export_folder(tmp_path / "m", back, architecture=architecture, registry=registry())
+    except ZooError:
+        assert not back.exists()
+        return
+    check_tensors(tmp_path / "source", back)
 
 
 @pytest.mark.parametrize("name", one_then_slow(sorted(REFUSED)))

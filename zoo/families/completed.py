@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
@@ -28,18 +28,18 @@ new model states them."""
 
 @dataclass(frozen=True)
 class _Trial:
-    """A configuration, and what its family makes otherwise than the model; None if it makes no
-    model of it."""
+    """A configuration, its family's scope, and what the family makes otherwise than the model; no
+    scope if a value is none of its key's type, no changes if the family makes no model."""
 
     data: Mapping[str, Any]
     scope: Scope | None = None
-    changes: Sequence[ValueChange] = ()
+    changes: Sequence[ValueChange] | None = None
 
     @property
     def distance(self) -> float:
         """How far it is from the model. A value that is missing, or of another type, counts more
         than a wrong number: some keys count only where others switch them on."""
-        if self.scope is None:
+        if self.changes is None:
             return math.inf
         return sum(1 if _alike(change) else 2 for change in self.changes)
 
@@ -54,23 +54,22 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         target: the model.
         families: those of the registry.
     """
-    file, activations = scope.config.file, families.vocabulary.activations
+    file = scope.config.file
 
     def tried(data: Mapping[str, Any]) -> _Trial:
-        changed = JsonFile(file.path, dict(data), file.text)
+        changed, found = JsonFile(file.path, dict(data), file.text), None
         try:
             found = families.scope(scope.family, changed, keys)
             return _Trial(data, found, target.differences(found))
-        except ZooError:  # a value is none of its key's type, or contradicts others
-            return _Trial(data)
+        except ZooError:
+            return _Trial(data, found)
 
     def nearer(trial: _Trial) -> _Trial | None:
-        for change, key, before in _moves(trial, {*file.data, *NO_FIELDS}):
-            values = _candidates(change, before, activations, scope.family.strings)
-            trials = (tried({**trial.data, key: value}) for value in values)
-            best = min(trials, key=lambda one: one.distance)
-            if best.distance < trial.distance:
-                return best
+        for key, values in _moves(trial, target, families.vocabulary.activations):
+            if key not in file.data and key not in NO_FIELDS:
+                trials = (tried({**trial.data, key: value}) for value in values)
+                if better := next((one for one in trials if one.distance < trial.distance), None):
+                    return better
         return None
 
     best = tried(file.data)
@@ -79,44 +78,61 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
     return JsonFile(file.path, dict(best.data), json.dumps(best.data, indent=2) + "\n")
 
 
-def _moves(trial: _Trial, fixed: Collection[str]) -> Iterator[tuple[ValueChange, str, Any]]:
-    """Yield the differences, each with a key that its value was made of, and the key's value.
+def _moves(
+    trial: _Trial, target: Target, activations: Mapping[str, str]
+) -> Iterator[tuple[str, Iterable[Any]]]:
+    """Yield the keys that may make a difference, with the values that may be right.
 
-    What one key decides comes first. A key that decides a value which is right stays, as those do
-    that are `fixed`.
+    They are those that a value that differs was made of, first those that decide one alone. A key
+    that decides a value which is right stays. Where no model is made, a single key may lack.
     """
     if trial.scope is None:
         return
+    if trial.changes is None:
+        values = {(type(one), one): one for one in _scalars(target.spec.to_dict())}.values()
+        for key in sorted(trial.scope.config.read):
+            yield key, values
+        return
     read = keys_by_line(trial.scope)
     wrong = [(change, change["a"]["origin"] or "") for change in trial.changes if change["a"]]
-    lines = {line for _, line in wrong}
     deciding = {line: next(iter(keys)) for line, keys in read.items() if len(keys) == 1}
-    settled = set(deciding.values()) - {deciding.get(line) for line in lines}
+    settled = set(deciding.values()) - {deciding.get(line) for _, line in wrong}
     for change, line in sorted(wrong, key=lambda one: len(read.get(one[1], ()))):
-        for key in sorted(read.get(line, set()) - settled - set(fixed)):
-            yield change, key, trial.scope.config.get(key)
+        for key in sorted(read.get(line, set()) - settled):
+            before, strings = trial.scope.config.get(key), trial.scope.family.strings
+            yield key, _candidates(change, before, activations, strings)
 
 
 def _candidates(
     change: ValueChange, before: object, activations: Mapping[str, str], strings: frozenset[str]
 ) -> Iterator[Any]:
-    """Yield the values that a key may need, which was `before`: that of the model, for each layer
-    if there was a list, one that is so many times larger or by as much, an activation by the names
-    that configurations have for it, another word that the family knows, and the values of
-    switches."""
+    """Yield the values that a key may need, which was `before`, the likely ones first: that of the
+    model, for each layer if there was a list; one that is larger by as much or as many times; an
+    activation by the names that configurations have for it; another word that the family knows; and
+    the values of switches."""
     a, b = (side and side["value"] for side in (change["a"], change["b"]))
     wanted = list(_scalars(b))
     yield from wanted
     if isinstance(before, list):
         yield from ([value] * len(before) for value in wanted)
     if _is_number(before) and _is_number(a) and _is_number(b):
-        if a and type(before)(before * b / a) * a == before * b:
-            yield type(before)(before * b / a)
         yield before + b - a
+        yield from _proportional(before, b / a) if a and b else ()
     yield from (name for name, ours in activations.items() if ours in wanted)
     if isinstance(before, str):
         yield from sorted(strings)
     yield from (True, False, None)
+
+
+def _proportional(before: float, ratio: float) -> Iterator[int | float]:
+    """Yield what a number becomes of which another is a multiple, a root or the inverse of one, and
+    has changed by a ratio."""
+    for power in (1, -1, 2, -2):
+        value = before * abs(ratio) ** power
+        if isinstance(before, float):
+            yield value
+        elif math.isclose(value, round(value), rel_tol=1e-9):
+            yield round(value)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

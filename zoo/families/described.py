@@ -3,11 +3,12 @@ can be exported as one."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, ZooError
 from zoo.families.completed import completed
 from zoo.families.family import Family
 from zoo.families.origin import Origin
@@ -30,11 +31,12 @@ _MOST_ROUNDS = 4
 @dataclass(frozen=True)
 class Described:
     """A model as if it had been imported: its origin, what its family reads, and the values in
-    which what the family makes (`a`) is another model (`b`)."""
+    which what the family makes (`a`) is another model (`b`), or the error if it makes none."""
 
     origin: Origin
     scope: Scope
-    changes: Sequence[ValueChange]
+    changes: Sequence[ValueChange] = ()
+    error: ZooError | None = None
 
 
 def described(
@@ -55,17 +57,19 @@ def described(
             family leaves open what the tensors of such a checkpoint are called.
         SpecError: the family cannot make a spec of the configuration.
     """
-    starts = sorted(_attempts(file, target, files, families), key=_far)
+    starts = sorted(_attempts(file, target, files, families), key=_distance)
     nearest = starts[0]
     for start in starts:
-        if nearest.changes:
+        if _distance(nearest):
             whole = completed(start.scope, frozenset(start.origin.tensors), target, families)
-            nearest = min(nearest, *_attempts(whole, target, files, families), key=_far)
+            nearest = min(nearest, *_attempts(whole, target, files, families), key=_distance)
+    if nearest.error is not None:
+        raise nearest.error
     return nearest
 
 
-def _far(one: Described) -> int:
-    return len(one.changes)
+def _distance(one: Described) -> float:
+    return math.inf if one.error is not None else len(one.changes)
 
 
 def _attempts(
@@ -88,7 +92,10 @@ def _attempts(
         tensors = tuple(sorted(keys))
         origin = Origin(family=family.name, config=file.text, tensors=tensors, files=dict(files))
         scope = families.scope(family, file, keys)
-        yield Described(origin, scope, target.differences(scope))
+        try:
+            yield Described(origin, scope, target.differences(scope))
+        except ZooError as error:
+            yield Described(origin, scope, error=error)
 
 
 def _settled(
