@@ -195,7 +195,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "an array for an integer": (
         spec(d_ff="«[16]»"),
-        [("`d_ff` must be an integer, not an array",)],
+        [
+            (
+                "`d_ff` must be an integer, not an array",
+                "help: a value for each layer is written `{ per_layer = [...] }`",
+            )
+        ],
+    ),
+    "an array for a width of all layers": (
+        spec(d_model="«[16, 16]»"),
+        [("`d_model` must be an integer, not an array",)],
     ),
     "a boolean for a number": (
         spec("dropout = «true»"),
