@@ -164,7 +164,8 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `norm_placement` in `decoder.layers.0`",
-                "help: `norm_placement` is for all layers: write it in `[decoder]`",
+                "help: `norm_placement` is for all layers: write it in `[decoder]`; a rule states "
+                "the norms of each branch, as in `self_attn = { norms = [...] }`",
             )
         ],
     ),
