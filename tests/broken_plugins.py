@@ -422,6 +422,16 @@ BROKEN: Mapping[str, Broken] = {
         ("meta",),
         "`part.table` is a tensor (3,) and neither a parameter nor a buffer",
     ),
+    "list_of_tensors": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.factors = [nn.Parameter(torch.ones(d_model))]",
+            **before("x = x * self.factors[0]"),
+            **WITH_TORCH,
+        },
+        ("meta",),
+        "`part.factors` holds tensors that torch knows nothing of",
+    ),
     # layout
     "bias_untold": Broken(
         "ffn", {UP: UP.replace(")", ", bias=False)")}, ("layout",), "`part.up_proj.bias`"
@@ -852,6 +862,15 @@ BROKEN: Mapping[str, Broken] = {
         {MADE: f"{MADE}\n            self.seen = []", **before("self.seen.append(x.shape)")},
         ("determinism",),
         "a call leaves another `part.seen` behind",
+    ),
+    "auxiliary_loss_of_any_call": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.auxiliary_loss = None",
+            **after("self.auxiliary_loss = output.mean()"),
+        },
+        ("determinism",),
+        "since several generations may use it at once\nhelp: `forward` sets it to None unless",
     ),
     "counts_in_a_buffer": Broken(
         "ffn",
