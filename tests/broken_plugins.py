@@ -389,6 +389,18 @@ BROKEN: Mapping[str, Broken] = {
         ("meta",),
         "`part.down_proj.weight` is built on cpu",
     ),
+    "no_super": Broken(
+        "ffn",
+        {"            super().__init__()\n": ""},
+        ("meta",),
+        "help: `__init__` of a module begins with `super().__init__()`",
+    ),
+    "reads_values": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.start = torch.ones(1).item()", **WITH_TORCH},
+        ("meta",),
+        "help: models are built, and their operations are counted, with tensors that have no",
+    ),
     "built_nothing": Broken(
         "ffn",
         {BUILT: BUILT.removeprefix("return ")},
