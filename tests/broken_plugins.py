@@ -389,6 +389,18 @@ BROKEN: Mapping[str, Broken] = {
         ("meta",),
         "`part.down_proj.weight` is built on cpu",
     ),
+    "no_super": Broken(
+        "ffn",
+        {"            super().__init__()\n": ""},
+        ("meta",),
+        "help: `__init__` of a module begins with `super().__init__()`",
+    ),
+    "reads_values": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.start = torch.ones(1).item()", **WITH_TORCH},
+        ("meta",),
+        "help: models are built, and their operations are counted, with tensors that have no",
+    ),
     "built_nothing": Broken(
         "ffn",
         {BUILT: BUILT.removeprefix("return ")},
@@ -421,6 +433,16 @@ BROKEN: Mapping[str, Broken] = {
         {MADE: MADE + "\n            self.table = torch.arange(3.0)", **WITH_TORCH},
         ("meta",),
         "`part.table` is a tensor (3,) and neither a parameter nor a buffer",
+    ),
+    "list_of_tensors": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.factors = [nn.Parameter(torch.ones(d_model))]",
+            **before("x = x * self.factors[0]"),
+            **WITH_TORCH,
+        },
+        ("meta",),
+        "`part.factors` holds tensors that torch knows nothing of",
     ),
     # layout
     "bias_untold": Broken(
@@ -852,6 +874,15 @@ BROKEN: Mapping[str, Broken] = {
         {MADE: f"{MADE}\n            self.seen = []", **before("self.seen.append(x.shape)")},
         ("determinism",),
         "a call leaves another `part.seen` behind",
+    ),
+    "auxiliary_loss_of_any_call": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.auxiliary_loss = None",
+            **after("self.auxiliary_loss = output.mean()"),
+        },
+        ("determinism",),
+        "since several generations may use it at once\nhelp: `forward` sets it to None unless",
     ),
     "counts_in_a_buffer": Broken(
         "ffn",
@@ -1454,7 +1485,16 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {EXTENDED: "cache.keep_state(x[:, -1])\n                k, v = cache.extend(*make())"},
         ("cache",),
-        "of a token the cache keeps 48 numbers, and `layout` says 32",
+        "of 2 tokens the cache keeps 80 numbers, and `layout` says 64",
+    ),
+    "state_counted_for_each_token": Broken(
+        "attention",
+        {
+            EXTENDED: "cache.keep_state(x[:, -1])\n                k, v = cache.extend(*make())",
+            "cache=0 if self.key_width else 2 *": "cache=0 if self.key_width else 3 *",
+        },
+        ("cache",),
+        "of 2 tokens the cache keeps 80 numbers, and `layout` says 96",
     ),
     "state_that_grows": Broken(  # right otherwise: all keys and values are there
         "attention",
@@ -1628,13 +1668,13 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {"cache=0 if self.key_width else 2 * ": "cache=0 if self.key_width else "},
         ("cache",),
-        "of a token the cache keeps 32 numbers, and `layout` says 16",
+        "of 2 tokens the cache keeps 64 numbers, and `layout` says 32",
     ),
     "memory_uncounted": Broken(
         "attention",
         {"memory_cache=2 * self": "memory_cache=3 * self"},
         ("cache",),
-        "over a memory: of a token and 5 tokens of a memory the cache keeps 160 numbers, and",
+        "over a memory: of 2 tokens and 5 tokens of a memory the cache keeps 160 numbers, and",
     ),
     "cache_window_not_kept": Broken(
         "attention",

@@ -164,7 +164,8 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `norm_placement` in `decoder.layers.0`",
-                "help: `norm_placement` is for all layers: write it in `[decoder]`",
+                "help: `norm_placement` is for all layers: write it in `[decoder]`; a rule states "
+                "the norms of each branch, as in `self_attn = { norms = [...] }`",
             )
         ],
     ),
@@ -195,7 +196,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "an array for an integer": (
         spec(d_ff="«[16]»"),
-        [("`d_ff` must be an integer, not an array",)],
+        [
+            (
+                "`d_ff` must be an integer, not an array",
+                "help: a value for each layer is written `{ per_layer = [...] }`",
+            )
+        ],
+    ),
+    "an array for a width of all layers": (
+        spec(d_model="«[16, 16]»"),
+        [("`d_model` must be an integer, not an array",)],
     ),
     "a boolean for a number": (
         spec("dropout = «true»"),

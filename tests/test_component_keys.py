@@ -141,6 +141,10 @@ def test_names_that_are_nearly_of_components(refused: Refused, project: Path) ->
     assert "`zoo show position.none` or `zoo show head.none` says" in refused("show", "none")
     told = refused("show", "norm")
     assert "slot of components, not a model\n      = help: `zoo list components norm`" in told
+    told = refused("show", "swiglu")
+    assert "no model `swiglu`\n      = help: `zoo show ffn.glu` says which keys" in told
+    (project / "swiglu.toml").write_text(spec())
+    assert "did you mean `swiglu.toml`?" in refused("show", "swiglu")
     assert "did you mean `ffn.glu`?" in refused("show", "ffn.gluu")
     assert "ffn.glu is a component, and --resolved" in refused("show", "ffn.glu", "--resolved")
     assert "ffn.glu is a component, and --svg" in refused("show", "ffn.glu", "--svg", "a.svg")

@@ -253,6 +253,11 @@ WRONG = {
         "encoder.d_ff",
         "has no effect: all that read it state their own",
     ),
+    "the placement of norms": (
+        {"norm_placement": each("pre", "post")},
+        "norm_placement.per_layer",
+        "what a `block` states; a rule states the norms of each branch, as in `self_attn = { norms",
+    ),
     "positions in the embedding": (
         {"position": each("none", "sinusoidal")},
         "position.per_layer",

@@ -7,6 +7,7 @@ import copy
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -346,6 +347,29 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
         ),
     }
     check_changed(tmp_path, "block", {added: f"{mean.strip()}\n            {added}", **says})
+
+
+@pytest.mark.slow
+def test_a_formula_of_a_shipped_component_may_be_changed(tmp_path: Path) -> None:
+    """As docs/plugins.md says it, with its lines."""
+    page = (ROOT / "docs/plugins.md").read_text()
+    (lines,) = re.findall(r"^      class PartialRmsNorm.*?return Module$", page, re.M | re.S)
+    imports = (
+        "from __future__ import annotations\n\nimport math\nfrom functools import cache\n"
+        "from typing import TYPE_CHECKING, Any\n\nfrom zoo.component import PositiveFloat\n"
+        "from zoo_components.norm import RmsNorm\n\n"
+        "if TYPE_CHECKING:\n    import torch\n    from torch import nn\n\n\n"
+    )
+    (tmp_path / "partial.py").write_text(imports + textwrap.dedent(lines) + "\n")
+    target = 'partial = "partial.py:PartialRmsNorm"'
+    registry = tmp_path / "registry.toml"
+    registry.write_text(f"format = 1\n[norm]\n{target}\n")
+    check_plugin("norm", "partial", registry=registry)
+    described = layered(registry).plugin("norm", "partial")
+    norm = described.model_validate({"kind": "partial", "width": 8, "share": 0.25}).build()
+    x = torch.randn(5, 8, dtype=torch.float64)
+    expected = x / (x[:, :2].square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(norm.double()(x), expected, rtol=0, atol=1e-12)
 
 
 def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None:

@@ -230,6 +230,22 @@ def test_what_a_rule_replaces_in_the_first_layer_alone_is_told() -> None:
     assert found["decoder.layers 0.position"] == "alibi"
 
 
+def test_what_rules_leave_as_it_is_in_all_layers_is_told_once() -> None:
+    rules = [{"every": 2, "d_ff": 8}, {"every": 2, "start": 0, "self_attn": {"window": 4}}]
+    found = told(spec(position="rotary", decoder={"layers": rules}))
+    assert {path: text for path, text in found.items() if "rotary" in text} == {
+        "decoder.position": "rotary"
+    }
+
+
+def test_layers_without_tensors_are_told_once() -> None:
+    rule = {"at": list(range(12)), "dropout": 0.0}
+    empty = {"self_attn": "none", "ffn": "none", "decoder": {"layers": [rule]}}
+    found = told(zoo.read_spec({"extends": "gpt2", "name": "bare", **empty, "dropout": 0.0}))
+    assert "decoder.layers" in found
+    assert "decoder.block" not in found
+
+
 def test_json_has_kinds_and_values() -> None:
     found = rows(spec(decoder={"self_attn": {"softcap": 50.0, "n_kv_heads": 2}}))
     row = found["decoder.layers.self_attn"]

@@ -223,7 +223,7 @@ BAD = [
     (redirect_to_http, "redirects to `http://localhost`: an address begins with `https://`"),
     (redirect_with_a_password, "redirects to `https://localhost`: an address holds no credentials"),
     (redirect_to_a_file, "is not allowed"),
-    (redirect_for_ever, "infinite loop"),
+    (redirect_for_ever, r"lead to an infinite loop\.$"),
     (send_more, "is longer than"),
     (promise_less, "ends after"),
     (fail, "503: Service Unavailable"),

@@ -94,7 +94,7 @@ def check_types(
                     known = did_you_mean(first, before)
                     raise TypeError(f"{what} binds {dimension} to no field before it; {known}")
             continue
-        types = list(_types(cls.model_fields[name].annotation))
+        types = list(types_in(cls.model_fields[name].annotation))
         if any(isinstance(one, type) and issubclass(one, component) for one in types):
             raise TypeError(f"{what} is a component: write `Annotated[..., Slot(...)]`")
         if any(one in _TABLES for one in types):
@@ -148,10 +148,10 @@ def check_bound(what: str, dimensions: Iterable[str], held: type[BaseModel], giv
             raise TypeError(f"{what} binds `{name}`, {taken}; {did_you_mean(name, takes)}")
 
 
-def _types(annotation: Any) -> Iterator[Any]:
+def types_in(annotation: Any) -> Iterator[Any]:
     """Yield the classes that an annotation is made of."""
     origin = get_origin(annotation)
     yield origin or annotation
     if origin not in (None, Literal):
         for part in get_args(annotation):
-            yield from _types(part)
+            yield from types_in(part)

@@ -15,7 +15,7 @@ from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
-from zoo.wording import nearest, quoted, typed
+from zoo.wording import meant, nearest, quoted, typed
 
 if TYPE_CHECKING:
     from zoo.weights.file import Header
@@ -134,20 +134,31 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
+    message = f"there is no file and no model {quoted(name)}"
     known = [*registry.models, *registry.catalog.known(), *files]
     if (own := f"{name}.toml") in files:  # nearer than a registered name that is like it
         known = [own]
     elif name in registry.plugins:
         hint = f"`zoo list components {name}` lists what can fill it"
         return Problem(f"{quoted(name)} is a slot of components, not a model", help=hint)
-    elif meant := [one for one in registry.components() if name in (one, one.partition(".")[2])]:
-        hint = f"{' or '.join(f'`zoo show {one}`' for one in meant)} says which keys it has"
-        return Problem(f"{quoted(name)} is a component, not a model", help=hint)
+    elif found := _components(name, registry):
+        return Problem(f"{quoted(name)} is a component, not a model", help=_shown(found))
+    elif found := _components(meant(name), registry):  # by a word of others, such as `swiglu`
+        return Problem(message, help=_shown(found))
     if name.partition(".")[0] in registry.plugins:
         known += registry.components()
     hint = of_no_model(name, known)
-    message = f"there is no file and no model {quoted(name)}"
     return Problem(message, help=hint, related=registry.perhaps_missing())
+
+
+def _components(name: str, registry: Registry) -> list[str]:
+    """Return the components of this name, with or without their slot."""
+    return [one for one in registry.components() if name in (one, one.partition(".")[2])]
+
+
+def _shown(components: Sequence[str]) -> str:
+    """Return the help that says how these are shown."""
+    return f"{' or '.join(f'`zoo show {one}`' for one in components)} says which keys it has"
 
 
 def _no_file(name: str, files: list[str], registry: Registry) -> Problem:

@@ -9,17 +9,32 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
+from zoo.component import (
+    FAILED,
+    GIVEN,
+    SHARED,
+    Component,
+    Part,
+    fields_of,
+    given_of,
+    layer_rules_of,
+)
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
+from zoo.field_rules import types_in
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
-from zoo.resolving.tables import Leaf
+from zoo.resolving.tables import PER_LAYER, Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.validating.idle_values import IdleValues, idle_placements
 from zoo.validating.missing_keys import MissingKeys
-from zoo.validating.value_errors import deepest, nearest_literal, path_in, value_message
+from zoo.validating.value_errors import (
+    deepest,
+    nearest_literal,
+    path_in,
+    value_message,
+)
 from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.
@@ -207,8 +222,25 @@ class _Validation:
             if isinstance(leaf, Leaf) and leaf in self.read_differently:
                 whose = f" of `{dotted(node.path)}`"
                 help_ = help_ or "the table of each component may state its own: the nearest counts"
+            if self.is_for_each_layer(node, name):
+                help_ = help_ or f"a value for each layer is written `{{ {PER_LAYER} = [...] }}`"
             message = f"`{name}`{whose} {value_message(*same)}"
             self.findings.add_once(Problem(message, place, help_))
+
+    def is_for_each_layer(self, node: Node, name: str) -> bool:
+        """Return whether an array is stated in place of a value that may differ between the layers
+        of a stack, and that is no array."""
+        leaf = node.values[name]
+        is_array = isinstance(leaf, Leaf) and isinstance(leaf.value, list | tuple)
+        if not is_array or tuple in types_in(node.cls.model_fields[name].annotation):
+            return False
+        for around in self.enclosing:
+            marks, inside = fields_of(around.cls), node.path[len(around.path) :]
+            rules = layer_rules_of(around.cls)
+            if rules and inside:
+                name = str(inside[0])
+                return marks[name] is rules or name in fields_of(rules.group)
+        return False
 
     def finish(self) -> None:
         """Report the missing keys. If nothing else explains the failure, also report the first

@@ -105,7 +105,8 @@ def request(
         if error.code in (*_AGAIN, _RANGE_NOT_SATISFIABLE) or error.code >= 500:
             _wait(url, error, timeout)
             raise
-        message = f"{url} cannot be downloaded: {error.code} {error.reason}"
+        line = str(error.reason).partition("\n")[0]  # of a circle, urllib tells more lines
+        message = f"{url} cannot be downloaded: {error.code} {line}"
         failed = ClosedError if error.code in CLOSED else SourceError
         raise failed(Problem(message, help=_HELP.get(error.code))) from None
     except urllib.error.URLError as error:

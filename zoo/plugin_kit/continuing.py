@@ -264,7 +264,7 @@ class ContinuingDriver(AttendingDriver):
         x, memory = self.sides(inputs)
         layout = self.described.layout()
         of_last = layout.cache_per_recent_token
-        n_tokens = 2 if layout.state_per_sequence else 1  # a state does not grow with them
+        n_tokens = 2  # with which a state, unlike what is kept of each token, does not grow
         room = 4 * max(of_last, default=0) or n_tokens  # for more tokens than are kept
         cache = Cache(room)
         layer = cache.layer(0)
@@ -286,9 +286,9 @@ class ContinuingDriver(AttendingDriver):
         found = cache.n_bytes // (BATCH * x.element_size())
         if found != stated:
             over = "" if memory is None else f" and {MEMORY_LENGTH} tokens of a memory"
-            tokens = "a token" if room == 1 else f"{room} tokens"
             raise PromiseError(
-                f"of {tokens}{over} the cache keeps {found} numbers, and `layout` says {stated}",
+                f"of {room} tokens{over} the cache keeps {found} numbers, and `layout` says "
+                f"{stated}",
                 help="state Layout(..., cache=) for each token of the sequence itself, "
                 "cache_window= for how many of them it is kept, memory_cache= for each of the "
                 "memory, and state= for what `keep_state` keeps of all tokens together",

@@ -112,10 +112,13 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
                 help="compute new values, `x = x * 2` instead of `x *= 2` or `x.mul_(2)`",
             )
         if changed := next(changes(before, state_of(first)), None):
+            told = "what belongs to the tokens before goes into the `cache` that is passed"
+            if changed.endswith(".auxiliary_loss"):
+                told = "`forward` sets it to None unless `self.training`"
             raise PromiseError(
                 f"a call leaves another `{changed}` behind: a module keeps nothing of a call, "
                 "since several generations may use it at once",
-                help="what belongs to the tokens before goes into the `cache` that is passed",
+                help=told,
             )
         if not equal(one, two):
             raise PromiseError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -23,14 +23,17 @@ def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{owner}.{name}", value
 
 
-def unknown_modules(model: Transformer) -> Iterator[str]:
-    """Yield the names of plain lists and dicts of modules, which are not registered with torch."""
-    known = set(model.modules())
+def in_collections(
+    model: Transformer, cls: type[nn.Module | torch.Tensor], known: Iterable[object]
+) -> Iterator[str]:
+    """Yield the names of plain lists and dicts with modules or tensors that are not `known`: torch
+    does not look for them there."""
+    there = {id(one) for one in known}
     for owner, module in model.named_modules():
         for name, value in vars(module).items():
             inside = value.values() if isinstance(value, dict) else value
             if isinstance(value, list | tuple | dict) and any(
-                isinstance(part, nn.Module) and part not in known for part in inside
+                isinstance(part, cls) and id(part) not in there for part in inside
             ):
                 yield f"{owner}.{name}"
 

@@ -16,7 +16,7 @@ from torch import nn
 from zoo.building import build_on_meta
 from zoo.component import GIVEN, Part, fields_of
 from zoo.plugin_kit.report import PromiseError
-from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
+from zoo.plugin_kit.state import in_collections, plain_tensors, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
@@ -124,7 +124,13 @@ def meta(spec: ModelSpec, _registry: Registry) -> None:
             help=f'register_buffer("{name.rpartition(".")[2]}", ..., persistent=False), and '
             "compute it in `reset_buffers(self, *, device)`",
         )
-    for name in unknown_modules(model):
+    for name in in_collections(model, torch.Tensor, values_of(model).values()):
+        raise PromiseError(
+            f"`{name}` holds tensors that torch knows nothing of, so they would have no values",
+            help="an nn.ParameterList or an nn.ParameterDict makes parameters known; what is "
+            "computed is a buffer",
+        )
+    for name in in_collections(model, nn.Module, model.modules()):
         raise PromiseError(
             f"`{name}` holds modules that torch knows nothing of, so they would have no values",
             help="an nn.ModuleList or an nn.ModuleDict makes them known",

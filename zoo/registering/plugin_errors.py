@@ -19,6 +19,12 @@ from zoo.wording import printable, quoted
 
 MEND = "mend the plugin; nothing that does not use it is affected"
 """The help text where no more specific one is known."""
+_OF_TORCH = {
+    "before Module.__init__() call": "`__init__` of a module begins with `super().__init__()`",
+    "cannot be called on meta tensors": "models are built, and their operations are counted, with "
+    "tensors that have no values yet: what decides something in Python is a field or a shape",
+}
+"""The help for errors of torch, by a part of their text."""
 _ZOO = Path(__file__).parent.parent
 _RUNNERS = {
     folder
@@ -64,8 +70,8 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
     message = "\n".join([f"{what} failed: {_headline(error)}", *lines])
-    help = _missing(error, frames) or _not_imported(error, frames) or _frozen(error) or MEND
-    return Problem(message, place, help)
+    help = _missing(error, frames) or _not_imported(error, frames) or _frozen(error)
+    return Problem(message, place, help or _of_torch(error) or MEND)
 
 
 def frames_of_plugins(stack: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -122,6 +128,11 @@ def _frozen(error: BaseException) -> str | None:
         return None
     hint = "a description cannot change: what follows from its fields is a property"
     return hint if error.errors(include_url=False)[0]["type"] == "frozen_instance" else None
+
+
+def _of_torch(error: BaseException) -> str | None:
+    """Return a hint for what torch says of a module; None for other errors."""
+    return next((hint for words, hint in _OF_TORCH.items() if words in str(error)), None)
 
 
 def _headline(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, Place, Problem
 from zoo.resolving.tables import PER_LAYER, REFUSED, Leaf, Table, as_table, described
-from zoo.resolving.usage import Usage
+from zoo.resolving.usage import IN_SINGLE_LAYERS, Usage
 from zoo.wording import counted
 
 Where = tuple[Document, KeyPath]
@@ -64,6 +64,7 @@ class LayerValues:
         if layer is None:
             message = f"`{name}` is read outside the layers of a stack too, where it is one value"
             hint = f"`{PER_LAYER}` is for what only layers read, such as what a `block` states"
+            hint += IN_SINGLE_LAYERS.get(name, "")
         elif not isinstance(values, list | tuple):
             message = f"`{PER_LAYER}` must be a list with a value for each layer"
             message += f", not {described(values)}"

@@ -14,6 +14,11 @@ MAX_NOTES = 2
 """The most nearer values that are noted for a value without effect."""
 MAX_HOMES = 4
 """The most tables of any kind that a hint names for one key."""
+IN_SINGLE_LAYERS = {
+    "norm_placement": "; a rule states the norms of each branch, as in "
+    "`self_attn = { norms = [...] }`",
+}
+"""What states the same as a key for all layers, in a rule for single ones."""
 
 
 class Usage:
@@ -146,7 +151,8 @@ class Usage:
                 if home[: len(stack)] == stack and known.intersection(inside[:1]):
                     return f"write `{dotted((*inside, key))} = ...`"
             if stack in homes:
-                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`"
+                single = IN_SINGLE_LAYERS.get(key, "")
+                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`{single}"
         common = max(_common(home, table) for home in homes)
         nearest = [home for home in homes if _common(home, table) == common]
         if table[:common] in nearest:

@@ -113,15 +113,23 @@ def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> I
     """Yield the components inside that are not in the layout because they have no tensors."""
     placed = {id(one.component) for one in _layouts(layout)}
     lists = [part for part in layout.parts.values() if isinstance(part, LayerList)]
-    of_layers = [rules.get(id(layer.component), []) for part in lists for _, layer in part.groups]
-    replaced = {child.name for child in of_layers[0]} if of_layers and all(of_layers) else set()
+    layers = [layer.component for part in lists for _, layer in part.groups]
+    of_layers = [rules.get(id(component), []) for component in layers]
     for child in inside:
         if isinstance(child.mark, LayerRules) or is_absent(child.component):
             continue
-        if child.name in replaced or id(child.component) in placed:
+        if id(child.component) in placed or child.component in layers:
+            continue
+        if _is_replaced(child, of_layers):
             continue
         if child.component.layout().is_empty:
             yield child
+
+
+def _is_replaced(child: Child, of_layers: Sequence[Sequence[Child]]) -> bool:
+    """Return whether each layer has another component than this one in its place, by a rule."""
+    others = [[one.component for one in own if one.name == child.name] for own in of_layers]
+    return bool(others) and all(own and child.component not in own for own in others)
 
 
 def _layouts(layout: Layout) -> Iterator[Layout]:
