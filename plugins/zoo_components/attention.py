@@ -164,8 +164,7 @@ class MultiHead(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         check_groups(self.n_heads, self.n_kv_heads)
         if not self.output_projection and self.d_out != self.n_heads * self.v_head_dim:
             raise contradiction(

@@ -57,8 +57,7 @@ class Differential(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         for name in ("n_heads", "n_kv_heads"):
             if (number := getattr(self, name)) % 2:
                 raise contradiction(f"heads work in pairs: {name} is even, not {number}", name)

@@ -46,8 +46,7 @@ class GatedDelta(Recurrent):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         if self.n_heads % self.n_key_heads:
             raise contradiction(
                 f"n_heads = {self.n_heads} is not divisible by n_key_heads = {self.n_key_heads}",
@@ -70,7 +69,7 @@ class GatedDelta(Recurrent):
             f"{name}_proj": linear(self.d_model, width, bias=False) for name, width in maps.items()
         }
         convolutions = {
-            f"{name}_conv": convolution(width, self.kernel_size, bias=False)
+            f"{name}_conv": convolution(width, width, self.kernel_size, bias=False, groups=width)
             for name, width in of_heads.items()
         }
         return Layout(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from zoo.component import contradiction
+from zoo.slots import Attention
 
 
 def default_head_dim(data: dict[str, Any]) -> int:
@@ -19,12 +20,13 @@ def check_whole_heads(d_model: int, n_heads: int) -> None:
         )
 
 
-def check_default_head_dim(d_model: int, n_heads: int) -> None:
-    """Raise a contradiction if d_model is not divisible by n_heads."""
-    if d_model % n_heads:
+def check_default_head_dim(attention: Attention, n_heads: int) -> None:
+    """Raise a contradiction if an attention does not state its `head_dim`, and d_model is not
+    divisible by n_heads."""
+    if "head_dim" not in attention.model_fields_set and attention.d_model % n_heads:
         raise contradiction(
-            f"d_model = {d_model} is not divisible by n_heads = {n_heads}; state `head_dim`, or "
-            "change one of the two",
+            f"d_model = {attention.d_model} is not divisible by n_heads = {n_heads}; state "
+            "`head_dim`, or change one of the two",
             "n_heads",
             "d_model",
         )

@@ -79,7 +79,9 @@ class StateSpace(Recurrent):
             for name, width in maps.items()
         }
         convolutions = {
-            f"{name}_conv": convolution(width, self.kernel_size, bias=self.conv_bias)
+            f"{name}_conv": convolution(
+                width, width, self.kernel_size, bias=self.conv_bias, groups=width
+            )
             for name, width in convolved.items()
         }
         return Layout(
