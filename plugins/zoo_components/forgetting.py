@@ -8,7 +8,7 @@ from zoo.component import PositiveFloat, Probability, Shared, Size
 from zoo.layout import Layout, column_wise, linear, row_wise
 from zoo_components.heads import (
     check_default_head_dim,
-    check_groups,
+    check_divisible,
     default_head_dim,
     heads_text,
 )
@@ -45,7 +45,7 @@ class Forgetting(WithinSequence):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_default_head_dim(self, self.n_heads)
-        check_groups(self.n_heads, self.n_kv_heads)
+        check_divisible(n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
         return self
 
     @property

@@ -4,11 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Shared, Size, Slot, contradiction
+from zoo.component import PositiveFloat, Shared, Size, Slot
 from zoo.layout import Layout, linear, vector
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
-from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.heads import (
+    check_default_head_dim,
+    check_divisible,
+    default_head_dim,
+    heads_text,
+)
 from zoo_components.norm import RmsNorm
 from zoo_components.recurrent import FIRST_STEP, Recurrent
 
@@ -47,12 +52,7 @@ class GatedDelta(Recurrent):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_default_head_dim(self, self.n_heads)
-        if self.n_heads % self.n_key_heads:
-            raise contradiction(
-                f"n_heads = {self.n_heads} is not divisible by n_key_heads = {self.n_key_heads}",
-                "n_key_heads",
-                "n_heads",
-            )
+        check_divisible(n_heads=self.n_heads, n_key_heads=self.n_key_heads)
         return self
 
     @property

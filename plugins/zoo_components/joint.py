@@ -15,7 +15,7 @@ from zoo_components.activation import Activated, Activation
 from zoo_components.attention import MultiHead
 from zoo_components.classifier import OfVectors
 from zoo_components.ffn import Mlp
-from zoo_components.heads import check_whole_heads
+from zoo_components.heads import check_divisible
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class PooledByQuery(OfVectors):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        check_whole_heads(self.d_model, self.n_heads)
+        check_divisible(d_model=self.d_model, n_heads=self.n_heads)
         return self
 
     @property

@@ -9,7 +9,7 @@ from zoo.component import Probability, Shared, Size
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention
 from zoo.wording import counted
-from zoo_components.heads import check_whole_heads
+from zoo_components.heads import check_divisible
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SelfAttention(WithinSequence):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_whole_heads(self.d_model, self.n_heads)
+        check_divisible(d_model=self.d_model, n_heads=self.n_heads)
         return self
 
     @property
