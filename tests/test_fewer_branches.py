@@ -297,7 +297,7 @@ def test_in_a_block_that_does_not_leave_it_out_the_branch_adds_nothing(project: 
         ('attention = "none"\nposition = "rotary"', "changes nothing in layers without self-att"),
         (
             'attention = "none"\n[decoder.block]\nself_position = "t5_buckets"',
-            "T5 buckets need a self-attention that states its n_heads",
+            "`t5_buckets` positions need a self-attention that states its n_heads",
         ),
         (
             'attention = "none"\n[decoder.block]\nself_position = "sinusoidal"',

@@ -12,7 +12,7 @@ from zoo.slots import Attention, KeyForm, Norm
 from zoo_components.heads import (
     against_fused,
     check_default_head_dim,
-    check_groups,
+    check_divisible,
     default_head_dim,
     heads_text,
 )
@@ -164,9 +164,8 @@ class MultiHead(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
-        check_groups(self.n_heads, self.n_kv_heads)
+        check_default_head_dim(self, self.n_heads)
+        check_divisible(n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
         if not self.output_projection and self.d_out != self.n_heads * self.v_head_dim:
             raise contradiction(
                 f"without an output projection the output is n_heads * v_head_dim = "

@@ -85,19 +85,18 @@ class Residual(Block):
     def _check(self) -> Self:
         if self.arrangement == "parallel":
             self._check_parallel()
-        if self.self_attn.absent and not self.self_position.absent:
+        own = self.self_position
+        if self.self_attn.absent and not own.absent:
             raise contradiction(
                 "a layer without self-attention has no use for positions of its own",
                 "self_position.kind",
                 "self_attn.kind",
             )
-        if self.self_position.embedded:
+        if own.embedded:
             raise contradiction(
-                f"`{self.self_position.kind}` positions are added to the embeddings; a layer "
-                "cannot have its own",
+                f"`{own.kind}` positions are added to the embeddings; a layer cannot have its own",
                 "self_position.kind",
             )
-        own = self.self_position
         if not (own.absent or own.rotates or own.adds_bias):
             raise contradiction(
                 f"`{own.kind}` positions are read from the stack: state them as `position` or "

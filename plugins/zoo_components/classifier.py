@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.only_with import UNSTATED, OnlyWith
+from zoo.only_with import UNSTATED, NotWith
 from zoo.purpose import Classes, Task
 from zoo.slots import Head, Norm
 
@@ -29,6 +29,9 @@ states of all n that are not, the mean, the mean without the first position (tha
 an image after a class token), the sum over sqrt(n), the mean weighted by their place in the
 sequence, from 1, or the largest of each element."""
 
+Dense = Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"]
+"""The activation of a dense layer before the output, if there is one."""
+
 Label = Annotated[str, Field(min_length=1)]
 
 
@@ -38,13 +41,10 @@ class StateScores(Head):
     reads_vocab: ClassVar[bool] = False
     n_classes: Size
     """The number of classes."""
-    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "none"
+    dense: Dense = "none"
     """The activation of a dense layer of width d_model before the output; with `none` there is no
     such layer."""
-    dense_bias: Annotated[
-        bool | None,
-        OnlyWith("dense", "tanh", "relu", "gelu", "gelu_tanh", "silu", default=True),
-    ] = UNSTATED
+    dense_bias: Annotated[bool | None, NotWith("dense", "none", default=True)] = UNSTATED
     """With a dense layer: whether it has a bias."""
     norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
     """A norm before the output (ModernBERT)."""
@@ -135,7 +135,7 @@ class Classifier(Labelling):
     out(dropout(tanh(dense(pool(x)))))."""
 
     pools: ClassVar[bool] = True
-    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
+    dense: Dense = "tanh"
     """The activation of a dense layer of width d_model before the output; with `none` there is no
     such layer."""
     problem_type: Literal["multi_label_classification", "regression"] | None = None

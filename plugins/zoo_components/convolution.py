@@ -1,9 +1,10 @@
 """Short convolutions with gates, in the `attention` slot."""
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from zoo.component import Shared, Size
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import Layout, Role, Tensor, linear
 from zoo_components.recurrent import Recurrent
 
 if TYPE_CHECKING:
@@ -23,14 +24,15 @@ class ShortConvolution(Recurrent):
     """Whether the maps and the convolution have a bias."""
 
     def layout(self) -> Layout:
-        to = linear(self.d_model, self.d_model, bias=self.bias)
+        width, bias = self.d_model, self.bias
+        to = linear(width, width, bias=bias)
         return Layout(
             {
                 "v_proj": to,
                 "in_gate_proj": to,
                 "out_gate_proj": to,
-                "conv": convolution(self.d_model, self.kernel_size, bias=self.bias),
-                "o_proj": linear(self.d_model, self.d_model, bias=self.bias, residual=True),
+                "conv": convolution(width, width, self.kernel_size, bias=bias, groups=width),
+                "o_proj": linear(width, width, bias=bias, residual=True),
             },
             f"{self.kind} kernel {self.kernel_size}",
             state=(self.kernel_size - 1) * self.d_model,
@@ -42,10 +44,15 @@ class ShortConvolution(Recurrent):
         return Module(d_model=self.d_model, kernel_size=self.kernel_size, bias=self.bias)
 
 
-def convolution(n_channels: int, kernel_size: int, *, bias: bool) -> Layout:
-    """The layout of a `CausalConvolution`."""
-    k = kernel_size  # each channel has its own
-    parts = {"weight": Tensor((n_channels, 1, k), fan_in=k, fan_out=k)}
+def convolution(
+    n_in: int, n_out: int, *kernel: int, bias: bool, groups: int = 1, residual: bool = False
+) -> Layout:
+    """The layout of a convolution, such as `nn.Conv1d` or `nn.Conv2d`, with a kernel of these
+    sizes."""
+    role: Role = "residual" if residual else "weight"
+    n_in, size = n_in // groups, prod(kernel)
+    fan_in, fan_out = n_in * size, n_out // groups * size
+    parts = {"weight": Tensor((n_out, n_in, *kernel), role, fan_in=fan_in, fan_out=fan_out)}
     if bias:
-        parts["bias"] = Tensor((n_channels,), "bias", fan_in=k, fan_out=k)
+        parts["bias"] = Tensor((n_out,), "bias", fan_in=fan_in, fan_out=fan_out)
     return Layout(parts)

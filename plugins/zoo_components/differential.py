@@ -9,7 +9,7 @@ from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention, Norm
 from zoo_components.heads import (
     check_default_head_dim,
-    check_groups,
+    check_divisible,
     default_head_dim,
     heads_text,
 )
@@ -57,12 +57,11 @@ class Differential(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         for name in ("n_heads", "n_kv_heads"):
             if (number := getattr(self, name)) % 2:
                 raise contradiction(f"heads work in pairs: {name} is even, not {number}", name)
-        check_groups(self.n_heads, self.n_kv_heads)
+        check_divisible(n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
         return self
 
     @property

@@ -7,10 +7,10 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.slots import Attention
 from zoo.wording import counted
 from zoo_components.heads import check_default_head_dim, default_head_dim
 from zoo_components.projections import ALL, Projections
+from zoo_components.self_attention import WithinSequence
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Term = Literal["content_to_position", "position_to_content"]
 
 
-class Disentangled(Attention):
+class Disentangled(WithinSequence):
     """Multi-head attention with separate vectors for content and position (He et al. 2020,
     arXiv:2006.03654, section 3.1): besides q k^T, the query is matched with the vector of its
     distance to the key, and the key with the same vector. It needs the position scheme
@@ -56,13 +56,7 @@ class Disentangled(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.key_width is not None:
-            raise ValueError(
-                "disentangled attention is about distances within one sequence: choose another "
-                "kind for `cross_attn`"
-            )
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         if len(set(self.terms)) != len(self.terms):
             raise contradiction("`terms` names one term twice", "terms")
         return self
@@ -93,14 +87,11 @@ class Disentangled(Attention):
     def build(self) -> "nn.Module":
         from zoo_components.modules.disentangled import DisentangledAttention
         from zoo_components.modules.scores import Scoring
+        from zoo_components.modules.self_attention import Common
 
+        scoring = Scoring(scale=self.scale, dropout=self.dropout)
         return DisentangledAttention(
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            head_dim=self.head_dim,
-            bias=self.bias,
-            content_to_position="content_to_position" in self.terms,
-            position_to_content="position_to_content" in self.terms,
+            Common(self.d_model, self.n_heads, self.head_dim, self.bias, scoring),
+            terms=self.terms,
             position_biases=self.position_biases,
-            scoring=Scoring(scale=self.scale, dropout=self.dropout),
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
+from zoo.layout import Cut, Layout, column_wise, linear, row_wise
 from zoo.slots import FeedForward, Norm
 from zoo.toml.limits import MAX_INTEGER
 from zoo_components.activation import Activated, Activation
@@ -110,22 +110,15 @@ class Conv1d(Activated, FeedForward):
         return self.kernel_size > 1
 
     def layout(self) -> Layout:
+        width, inner, size, bias = self.d_model, self.d_ff, self.kernel_size, self.bias
         return Layout(
             {
-                "up_proj": self._conv(self.d_model, self.d_ff),
+                "up_proj": convolution(width, inner, size, bias=bias),
                 **self.activation_parts(),
-                "down_proj": self._conv(self.d_ff, self.d_model, residual=True),
+                "down_proj": convolution(inner, width, size, bias=bias, residual=True),
             },
             f"conv1d {self.activation}, d_ff {self.d_ff}, kernel {self.kernel_size}",
         )
-
-    def _conv(self, n_in: int, n_out: int, *, residual: bool = False) -> Layout:
-        k = self.kernel_size
-        role: Role = "residual" if residual else "weight"
-        parts = {"weight": Tensor((n_out, n_in, k), role, fan_in=n_in * k, fan_out=n_out * k)}
-        if self.bias:
-            parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * k, fan_out=n_out * k)
-        return Layout(parts)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Conv1d as Module
@@ -178,15 +171,16 @@ class GatedConv1d(Activated, FeedForward):
         return self.masked_tokens == "zeroed"
 
     def layout(self) -> Layout:
-        to = linear(self.d_model, self.d_model, bias=self.bias)
+        width, bias = self.d_model, self.bias
+        to = linear(width, width, bias=bias)
         return Layout(
             {
                 "gate_proj": to,
                 "up_proj": to,
-                "conv": convolution(self.d_model, self.kernel_size, bias=self.bias),
+                "conv": convolution(width, width, self.kernel_size, bias=bias, groups=width),
                 "conv_norm": self.conv_norm.layout(),
                 **self.activation_parts(),
-                "down_proj": linear(self.d_model, self.d_model, bias=self.bias, residual=True),
+                "down_proj": linear(width, width, bias=bias, residual=True),
             },
             f"{self.kind} {self.activation}, kernel {self.kernel_size}",
         )

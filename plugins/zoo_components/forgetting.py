@@ -6,20 +6,20 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size
 from zoo.layout import Layout, column_wise, linear, row_wise
-from zoo.slots import Attention
 from zoo_components.heads import (
     check_default_head_dim,
-    check_groups,
+    check_divisible,
     default_head_dim,
     heads_text,
 )
 from zoo_components.projections import ALL, Projections
+from zoo_components.self_attention import WithinSequence
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Forgetting(Attention):
+class Forgetting(WithinSequence):
     """Softmax attention with forget gates, that of the Forgetting Transformer (Lin et al. 2025,
     arXiv:2503.02130, section 3): softmax(scale * q k^T + D) v for each head, where D_ij is the sum
     of log f over the tokens after key j up to query i, and f = sigmoid(forget_proj(x)) is a gate of
@@ -44,14 +44,8 @@ class Forgetting(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.key_width is not None:
-            raise ValueError(
-                f"`{self.kind}` forgets what is long ago in one sequence, and cannot attend to "
-                "another: state it under `self_attn`"
-            )
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
-        check_groups(self.n_heads, self.n_kv_heads)
+        check_default_head_dim(self, self.n_heads)
+        check_divisible(n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
         return self
 
     @property

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import Layout, linear
 from zoo.slots import Embedding
+from zoo_components.convolution import convolution
 from zoo_components.embedding import OfFeatures, scale_factor
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ConvFrontend(OfSignals, OfFeatures):
     def layout(self) -> Layout:
         sizes = zip(self.widths, self.kernel_sizes, strict=True)
         parts = {
-            str(number): Layout(convolution(n_in, n_out, kernel, bias=True))
+            str(number): convolution(n_in, n_out, kernel, bias=True)
             for number, ((n_in, n_out), kernel) in enumerate(sizes)
         }
         return Layout(parts, f"n_features {self.n_features}")
@@ -151,14 +152,16 @@ class Conv2dFrontend(OfSignals, OfFeatures):
 
     def layout(self) -> Layout:
         channels, size = self.channels, self.kernel_size
-        one_each = {
-            "depthwise": Layout(_convolution_2d(channels, channels, size, groups=channels)),
-            "pointwise": Layout(_convolution_2d(channels, channels, 1)),
-        }
-        convolutions = {
-            str(number): Layout(one_each if number else _convolution_2d(1, channels, size))
-            for number in range(self.n_convolutions)
-        }
+        first = convolution(1, channels, size, size, bias=True)
+        other = Layout(
+            {
+                "depthwise": convolution(
+                    channels, channels, size, size, bias=True, groups=channels
+                ),
+                "pointwise": convolution(channels, channels, 1, 1, bias=True),
+            }
+        )
+        convolutions = {str(n): other if n else first for n in range(self.n_convolutions)}
         parts = {
             "convolutions": Layout(convolutions),
             "projection": linear(channels * self.features_left, self.d_model),
@@ -190,24 +193,3 @@ def check_convolutions(kernel_sizes: Sequence[int], strides: Sequence[int]) -> N
             "kernel_sizes",
             "strides",
         )
-
-
-def convolution(
-    n_in: int, n_out: int, kernel: int, *, bias: bool, groups: int = 1
-) -> dict[str, Tensor]:
-    """The tensors of an `nn.Conv1d`."""
-    n_in, fan_out = n_in // groups, n_out // groups * kernel
-    parts = {"weight": Tensor((n_out, n_in, kernel), fan_in=n_in * kernel, fan_out=fan_out)}
-    if bias:
-        parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * kernel, fan_out=fan_out)
-    return parts
-
-
-def _convolution_2d(n_in: int, n_out: int, size: int, *, groups: int = 1) -> dict[str, Tensor]:
-    """The tensors of an `nn.Conv2d` with square kernels."""
-    n_in, fan_out = n_in // groups, n_out // groups * size**2
-    fan_in = n_in * size**2
-    return {
-        "weight": Tensor((n_out, n_in, size, size), fan_in=fan_in, fan_out=fan_out),
-        "bias": Tensor((n_out,), "bias", fan_in=fan_in, fan_out=fan_out),
-    }

@@ -4,11 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Shared, Size, Slot, contradiction
+from zoo.component import PositiveFloat, Shared, Size, Slot
 from zoo.layout import Layout, linear, vector
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
-from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.heads import (
+    check_default_head_dim,
+    check_divisible,
+    default_head_dim,
+    heads_text,
+)
 from zoo_components.norm import RmsNorm
 from zoo_components.recurrent import FIRST_STEP, Recurrent
 
@@ -46,14 +51,8 @@ class GatedDelta(Recurrent):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
-        if self.n_heads % self.n_key_heads:
-            raise contradiction(
-                f"n_heads = {self.n_heads} is not divisible by n_key_heads = {self.n_key_heads}",
-                "n_key_heads",
-                "n_heads",
-            )
+        check_default_head_dim(self, self.n_heads)
+        check_divisible(n_heads=self.n_heads, n_key_heads=self.n_key_heads)
         return self
 
     @property
@@ -70,7 +69,7 @@ class GatedDelta(Recurrent):
             f"{name}_proj": linear(self.d_model, width, bias=False) for name, width in maps.items()
         }
         convolutions = {
-            f"{name}_conv": convolution(width, self.kernel_size, bias=False)
+            f"{name}_conv": convolution(width, width, self.kernel_size, bias=False, groups=width)
             for name, width in of_heads.items()
         }
         return Layout(

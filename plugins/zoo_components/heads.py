@@ -3,6 +3,7 @@
 from typing import Any
 
 from zoo.component import contradiction
+from zoo.slots import Attention
 
 
 def default_head_dim(data: dict[str, Any]) -> int:
@@ -10,34 +11,25 @@ def default_head_dim(data: dict[str, Any]) -> int:
     return max(1, data["d_model"] // data["n_heads"])
 
 
-def check_whole_heads(d_model: int, n_heads: int) -> None:
-    """Raise a contradiction if d_model cannot be cut into heads, of a component without a
-    `head_dim`."""
-    if d_model % n_heads:
+def check_default_head_dim(attention: Attention, n_heads: int) -> None:
+    """Raise a contradiction if an attention does not state its `head_dim`, and d_model is not
+    divisible by n_heads."""
+    if "head_dim" not in attention.model_fields_set and attention.d_model % n_heads:
         raise contradiction(
-            f"d_model = {d_model} is not divisible by n_heads = {n_heads}", "n_heads", "d_model"
-        )
-
-
-def check_default_head_dim(d_model: int, n_heads: int) -> None:
-    """Raise a contradiction if d_model is not divisible by n_heads."""
-    if d_model % n_heads:
-        raise contradiction(
-            f"d_model = {d_model} is not divisible by n_heads = {n_heads}; state `head_dim`, or "
-            "change one of the two",
+            f"d_model = {attention.d_model} is not divisible by n_heads = {n_heads}; state "
+            "`head_dim`, or change one of the two",
             "n_heads",
             "d_model",
         )
 
 
-def check_groups(n_heads: int, n_kv_heads: int) -> None:
-    """Raise a contradiction if the key-value heads cannot serve equally many heads."""
-    if n_heads % n_kv_heads:
-        raise contradiction(
-            f"n_heads = {n_heads} is not divisible by n_kv_heads = {n_kv_heads}",
-            "n_kv_heads",
-            "n_heads",
-        )
+def check_divisible(**numbers: int) -> None:
+    """Raise a contradiction if the first of two fields, given by their names, is not divisible by
+    the other."""
+    (whole, n_whole), (parts, n_parts) = numbers.items()
+    if n_whole % n_parts:
+        message = f"{whole} = {n_whole} is not divisible by {parts} = {n_parts}"
+        raise contradiction(message, parts, whole)
 
 
 def against_fused(*, sinks: bool, softcap: bool) -> str | None:

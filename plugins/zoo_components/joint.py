@@ -15,7 +15,7 @@ from zoo_components.activation import Activated, Activation
 from zoo_components.attention import MultiHead
 from zoo_components.classifier import OfVectors
 from zoo_components.ffn import Mlp
-from zoo_components.heads import check_whole_heads
+from zoo_components.heads import check_divisible
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
@@ -133,26 +133,35 @@ class TwoMapEmbedding(JointEmbedding):
         )
 
 
-class AttentionPooling(Activated, OfVectors):
+class PooledByQuery(OfVectors):
+    """What heads have in common in which a learned query gathers the states by attention."""
+
+    n_heads: Shared[Size]
+    """The number of heads of the attention."""
+    normalize: bool = True
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        check_divisible(d_model=self.d_model, n_heads=self.n_heads)
+        return self
+
+    @property
+    def _query(self) -> Tensor:
+        return Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
+
+
+class AttentionPooling(Activated, PooledByQuery):
     """A vector for each sequence, which a learned query gathers by attention (Zhai et al. 2021,
     arXiv:2106.04560, section 3.2; SigLIP): normalize(y + ffn(norm(y))) with
     y = attn(query, x, x)."""
 
-    n_heads: Shared[Size]
-    """The number of heads of the attention."""
     d_ff: Shared[Size]
     """The inner width of the feed-forward network."""
     activation: Activation = "gelu_tanh"
     """The activation of the feed-forward network."""
     norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm before the feed-forward network."""
-    normalize: bool = True
-    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_whole_heads(self.d_model, self.n_heads)
-        return self
 
     @property
     def _attention(self) -> MultiHead:
@@ -182,9 +191,8 @@ class AttentionPooling(Activated, OfVectors):
         )
 
     def layout(self) -> Layout:
-        query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
         parts: dict[str, Tensor | Layout] = {
-            "query": query,
+            "query": self._query,
             "attn": self._attention.layout(),
             "norm": self.norm.layout(),
             "ffn": self._ffn.layout(),
@@ -203,28 +211,18 @@ class AttentionPooling(Activated, OfVectors):
         )
 
 
-class QueryPooling(OfVectors):
+class QueryPooling(PooledByQuery):
     """A vector for each sequence, which a learned query gathers by attention without a map of its
     own: normalize(out(attend(query, k(x), v(x)))) (AIMv2: Fini et al. 2024, arXiv:2411.14402)."""
 
-    n_heads: Shared[Size]
-    """The number of heads of the attention."""
     bias: bool = True
     """Whether the maps to keys and values have a bias; that of the output has one."""
-    normalize: bool = True
-    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_whole_heads(self.d_model, self.n_heads)
-        return self
 
     def layout(self) -> Layout:
         to = linear(self.d_model, self.d_model, bias=self.bias)
-        query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
         out = linear(self.d_model, self.d_model)
         return Layout(
-            {"query": query, "k_proj": to, "v_proj": to, "out": out},
+            {"query": self._query, "k_proj": to, "v_proj": to, "out": out},
             f"{self.kind}, {counted(self.n_heads, 'head')}",
         )
 

@@ -39,8 +39,7 @@ class Lightning(Recurrent):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         return self
 
     def layout(self) -> Layout:

@@ -1,27 +1,26 @@
 """Linear attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import Shared, Size
 from zoo.layout import Layout, column_wise, linear, row_wise
-from zoo.slots import Attention
 from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
 from zoo_components.projections import ALL, Projections
+from zoo_components.recurrent import WithoutSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Linear(Attention):
+class Linear(WithoutSoftmax):
     """Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236): the weight of a key is
     phi(q) . phi(k), divided by the sum of those of all keys, with phi(x) = elu(x) + 1, the feature
     map of the paper. So the sums over keys do not depend on the query: time grows with the length
     instead of its square, and generation keeps these sums, of fixed size, and nothing of each
     token. It takes no rotation or bias of a position scheme."""
 
-    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads."""
     head_dim: Shared[Size] = Field(default_factory=default_head_dim)
@@ -32,25 +31,8 @@ class Linear(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set:
-            check_default_head_dim(self.d_model, self.n_heads)
+        check_default_head_dim(self, self.n_heads)
         return self
-
-    @property
-    def takes_rotation(self) -> bool:
-        return False
-
-    @property
-    def takes_bias(self) -> bool:
-        return False
-
-    @property
-    def against_fused(self) -> str:
-        return "fused kernels compute a softmax, and linear attention has none"
-
-    @property
-    def incremental(self) -> bool:
-        return True
 
     def layout(self) -> Layout:
         key_width, width = self.key_width or self.d_model, self.n_heads * self.head_dim

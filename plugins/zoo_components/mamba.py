@@ -57,7 +57,9 @@ class Mamba(Recurrent):
             {
                 "gate_proj": linear(self.d_model, inner, bias=self.bias),
                 "v_proj": linear(self.d_model, inner, bias=self.bias),
-                "v_conv": convolution(inner, self.kernel_size, bias=self.conv_bias),
+                "v_conv": convolution(
+                    inner, inner, self.kernel_size, bias=self.conv_bias, groups=inner
+                ),
                 "step_a_proj": linear(inner, self.step_rank, bias=False),
                 "b_proj": linear(inner, states, bias=False),
                 "c_proj": linear(inner, states, bias=False),

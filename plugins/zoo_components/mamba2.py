@@ -8,7 +8,7 @@ from zoo.component import PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, linear, vector
 from zoo.only_with import UNSTATED, NotWith
 from zoo_components.convolution import convolution
-from zoo_components.heads import heads_text
+from zoo_components.heads import check_divisible, heads_text
 from zoo_components.recurrent import FIRST_STEP, Recurrent
 
 if TYPE_CHECKING:
@@ -55,12 +55,7 @@ class StateSpace(Recurrent):
                 "n_heads",
                 "d_model",
             )
-        if self.n_heads % self.n_groups:
-            raise contradiction(
-                f"n_heads = {self.n_heads} is not divisible by n_groups = {self.n_groups}",
-                "n_groups",
-                "n_heads",
-            )
+        check_divisible(n_heads=self.n_heads, n_groups=self.n_groups)
         least, most = self.min_step, self.max_step
         if least is not None and most is not None and least > most:
             raise contradiction(
@@ -79,7 +74,9 @@ class StateSpace(Recurrent):
             for name, width in maps.items()
         }
         convolutions = {
-            f"{name}_conv": convolution(width, self.kernel_size, bias=self.conv_bias)
+            f"{name}_conv": convolution(
+                width, width, self.kernel_size, bias=self.conv_bias, groups=width
+            )
             for name, width in convolved.items()
         }
         return Layout(

@@ -20,6 +20,7 @@ from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
 from zoo.only_with import UNSTATED, OnlyWith, stated
 from zoo.slots import FeedForward
 from zoo_components.activation import Activated, Activation
+from zoo_components.heads import check_divisible
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,12 +91,7 @@ class Router(Component):
                 "top_k",
                 "n_experts",
             )
-        if self.n_experts % self.n_groups:
-            raise contradiction(
-                f"n_experts = {self.n_experts} is not divisible by n_groups = {self.n_groups}",
-                "n_groups",
-                "n_experts",
-            )
+        check_divisible(n_experts=self.n_experts, n_groups=self.n_groups)
         each = self.n_experts // self.n_groups
         if self.top_groups > self.n_groups:
             raise contradiction(

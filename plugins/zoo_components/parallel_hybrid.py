@@ -8,12 +8,13 @@ from zoo.component import Given, Slot, contradiction
 from zoo.layout import Layout
 from zoo.slots import Attention, KeyForm, NormPlacement
 from zoo_components.block import check_width
+from zoo_components.self_attention import WithinSequence
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class ParallelHybrid(Attention):
+class ParallelHybrid(WithinSequence):
     """Attention and a mixer with a state side by side, as in each layer of Falcon-H1 (Zuo et al.
     2025, arXiv:2507.22448): both read the same x, and their outputs are added. Each may have a
     `residual_scale` and `norms` of its own, `pre` and `post`, beside the norms of the whole.
@@ -36,11 +37,6 @@ class ParallelHybrid(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.key_width is not None:
-            raise ValueError(
-                f"`{self.kind}` sums up one sequence, and cannot attend to another: state it under "
-                "`self_attn`"
-            )
         for name, branch in self._branches().items():
             if branch.absent:
                 raise contradiction(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from zoo.component import Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Layout, Tensor
+from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Embedding, Norm
 
 if TYPE_CHECKING:
@@ -82,11 +82,6 @@ class Patches(Embedding):
         return False
 
     def layout(self) -> Layout:
-        # A pixel is in one patch alone: the convolution is a linear map of each, with its fans.
-        fan_in, fan_out = self.channels * self.patch_size**2, self.d_model
-        shape = (self.d_model, self.channels, self.patch_size, self.patch_size)
-        weight = Tensor(shape, fan_in=fan_in, fan_out=fan_out)
-        bias = Tensor((self.d_model,), "bias", fan_in=fan_in, fan_out=fan_out)
         parts: dict[str, Layout | Tensor] = {}
         token = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
         if self.class_token:
@@ -95,7 +90,7 @@ class Patches(Embedding):
             parts["distillation_token"] = token
         if self.n_registers:
             parts["registers"] = replace(token, shape=(self.n_registers, self.d_model))
-        parts["patches"] = Layout({"weight": weight, "bias": bias})
+        parts["patches"] = patch_map(self.channels, self.patch_size, self.d_model)
         return Layout(parts, f"image_size {self.image_size}, patch_size {self.patch_size}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
@@ -124,6 +119,15 @@ class Patches(Embedding):
             norm=norm,
             dropout=self.dropout,
         )
+
+
+def patch_map(channels: int, size: int, d_model: int) -> Layout:
+    """The layout of the convolution that maps each square patch to a vector. Its fans are those of
+    a linear map of a patch, also where patches overlap."""
+    parts = linear(channels * size**2, d_model).parts
+    weight = parts["weight"]
+    assert isinstance(weight, Tensor)
+    return Layout({**parts, "weight": replace(weight, shape=(d_model, channels, size, size))})
 
 
 class NormedPatches(Patches):

@@ -82,7 +82,36 @@ class Sinusoidal(Position):
         )
 
 
-class GridSinusoidal(Position):
+class OfPatches(Position):
+    """What schemes have in common that are of the places of the patches of an image."""
+
+    @model_validator(mode="after")
+    def _check_patches(self) -> Self:
+        if self.grid is None:
+            raise ValueError(
+                "these are positions of the patches of an image: choose an `embedding` of patches"
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        n_before, rows, columns = stated(self.grid)
+        return n_before + rows * columns
+
+    def check_class_token(self, what: str) -> None:
+        """Raise a contradiction unless one vector comes before the patches, the class token, for
+        which there is `what`."""
+        if (n_before := stated(self.grid)[0]) != 1:
+            raise contradiction(
+                f"there {what} for one vector before the patches, the class token, and here are "
+                f"{n_before}",
+                "class_token",
+                "distillation_token",
+                "n_registers",
+            )
+
+
+class GridSinusoidal(OfPatches):
     """Fixed sines and cosines of the place of each patch of an image, added to the embeddings: half
     of the width is of its column and the other half of its row, each all sines and then all cosines
     of the number of the column or row over base**(4k / d_model) (MAE: He et al. 2021,
@@ -94,10 +123,6 @@ class GridSinusoidal(Position):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.grid is None:
-            raise ValueError(
-                "these are positions of the patches of an image: choose an `embedding` of patches"
-            )
         if self.width % 2:
             raise contradiction(
                 f"rows and columns have half of d_model = {self.width} each: it must be even",
@@ -107,8 +132,7 @@ class GridSinusoidal(Position):
 
     @property
     def longest(self) -> int:
-        n_before, rows, columns = stated(self.grid)
-        return self.n_with_positions or n_before + rows * columns
+        return self.n_with_positions or super().longest
 
     def layout(self) -> Layout:
         _, rows, columns = stated(self.grid)

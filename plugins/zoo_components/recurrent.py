@@ -1,11 +1,10 @@
 """What mixers of tokens with a state have in common, in the `attention` slot."""
 
 from math import expm1, log
-from typing import ClassVar, Self
-
-from pydantic import model_validator
+from typing import ClassVar
 
 from zoo.slots import Attention
+from zoo_components.self_attention import WithinSequence
 
 FIRST_RATE = 0.05
 """The rate of decay at the start, for an input of zeros: a token fades to a half within 14 others.
@@ -14,23 +13,11 @@ FIRST_STEP = log(expm1(FIRST_RATE))
 """The value whose softplus is that."""
 
 
-class Recurrent(Attention):
-    """A mixer of tokens that goes through a sequence once, forwards, with a state of fixed size."""
+class WithoutSoftmax(Attention):
+    """What mixers of tokens have in common that sum up tokens instead of scoring each: they take
+    neither a rotation nor a bias of scores, and generation keeps a state of fixed size."""
 
     recordable: ClassVar[bool] = True
-
-    @model_validator(mode="after")
-    def _check_own_sequence(self) -> Self:
-        if self.key_width is not None:
-            raise ValueError(
-                f"`{self.kind}` sums up one sequence, and cannot attend to another: state it under "
-                "`self_attn`"
-            )
-        return self
-
-    @property
-    def only_causal(self) -> bool:
-        return True
 
     @property
     def takes_rotation(self) -> bool:
@@ -46,4 +33,12 @@ class Recurrent(Attention):
 
     @property
     def incremental(self) -> bool:
+        return True
+
+
+class Recurrent(WithoutSoftmax, WithinSequence):
+    """A mixer of tokens that goes through a sequence once, forwards."""
+
+    @property
+    def only_causal(self) -> bool:
         return True

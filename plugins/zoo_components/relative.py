@@ -9,30 +9,38 @@ from zoo.layout import Layout, embedding, linear, vector
 from zoo.only_with import stated
 from zoo.slots import Norm, Position
 from zoo_components.optional import SizeOrNone, number
+from zoo_components.position import OfPatches
 
 if TYPE_CHECKING:
     from zoo.position import PositionScheme
 
 
-class Alibi(Position):
+class HeadBias(Position):
+    """What schemes have in common that add a bias of each head to the scores."""
+
+    adds_bias: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.n_heads is None:
+            raise ValueError(
+                f"`{self.kind}` positions need a self-attention that states its n_heads"
+            )
+        return self
+
+
+class Alibi(HeadBias):
     """Scores fall in proportion to the distance, with a different slope in each head (Press et al.
     2021, arXiv:2108.12409): -slope * |query - key| is added. The slopes of n heads are
     2**(-max_exponent * i / n) for i = 1 to n; if n is not a power of two, the first n of those for
     the next power of two, in the order 2nd, 4th, ..., 1st, 3rd, ...."""
 
-    adds_bias: ClassVar[bool] = True
     max_exponent: PositiveFloat = 8.0
     """The exponent m of the smallest slope, 2**-m."""
     scale: PositiveFloat = 1.0
     """The factor that multiplies the bias (1 / sqrt(head_dim) in Falcon)."""
     rounding: Literal["none", "bfloat16"] = "none"
     """Whether slopes, and slopes times the keys' positions, are rounded to bfloat16 (Falcon)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.n_heads is None:
-            raise ValueError("ALiBi needs a self-attention that states its n_heads")
-        return self
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import AlibiPositions
@@ -45,13 +53,12 @@ class Alibi(Position):
         )
 
 
-class T5Buckets(Position):
+class T5Buckets(HeadBias):
     """A learned bias of each head for each bucket of distances (Raffel et al. 2019,
     arXiv:1910.10683): half of the buckets hold one distance each, the others grow with its
     logarithm."""
 
     site: ClassVar[str] = "rel_bias"
-    adds_bias: ClassVar[bool] = True
     causal: Given[bool] = False
     n_buckets: Annotated[Size, Field(ge=2)] = 32
     """The number of buckets."""
@@ -63,8 +70,6 @@ class T5Buckets(Position):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.n_heads is None:
-            raise ValueError("T5 buckets need a self-attention that states its n_heads")
         one_way = self.n_buckets // 2 if self.bidirectional else self.n_buckets
         if one_way < 2 or (self.bidirectional and self.n_buckets % 2):
             raise contradiction(
@@ -96,7 +101,7 @@ class T5Buckets(Position):
         )
 
 
-class Fire(Position):
+class Fire(HeadBias):
     """A learned function of the distance, relative to how much a query can see (FIRE: Li et al.
     2023, arXiv:2310.04418): a network with one hidden layer and ReLU turns
     psi(|query - key|) / psi(max(L, query)) into a bias of each head, with psi(x) = log(|c x| + 1)
@@ -106,19 +111,12 @@ class Fire(Position):
     does (FIRE-S)."""
 
     site: ClassVar[str] = "rel_bias"
-    adds_bias: ClassVar[bool] = True
     d_hidden: Size = 32
     """The number of hidden units of the network."""
     c: PositiveFloat = 0.1
     """The initial value of c."""
     threshold: PositiveFloat = 512.0
     """The initial value of L, in positions: queries before it have the scale of one at L."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.n_heads is None:
-            raise ValueError("FIRE needs a self-attention that states its n_heads")
-        return self
 
     def layout(self) -> Layout:
         return Layout(
@@ -138,36 +136,17 @@ class Fire(Position):
         )
 
 
-class GridBias(Position):
+class GridBias(OfPatches, HeadBias):
     """A learned bias of each head for each distance between two patches of an image, in rows and in
     columns, and three more: from the class token, to it, and from it to itself (BEiT: Bao et al.
     2021, arXiv:2106.08254, after Liu et al. 2021, arXiv:2103.14030, equation 4)."""
 
     site: ClassVar[str] = "rel_bias"
-    adds_bias: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.n_heads is None:
-            raise ValueError("these positions need a self-attention that states its n_heads")
-        if self.grid is None:
-            raise ValueError(
-                "these are positions of the patches of an image: choose an `embedding` of patches"
-            )
-        if self.grid[0] != 1:
-            raise contradiction(
-                "there is a bias for one vector before the patches, the class token, and here are "
-                f"{self.grid[0]}",
-                "class_token",
-                "distillation_token",
-                "n_registers",
-            )
+        self.check_class_token("is a bias")
         return self
-
-    @property
-    def longest(self) -> int:
-        n_before, rows, columns = stated(self.grid)
-        return n_before + rows * columns
 
     def layout(self) -> Layout:
         _, rows, columns = stated(self.grid)

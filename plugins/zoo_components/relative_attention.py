@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from zoo.component import PositiveFloat, Size
+from zoo.component import PositiveFloat
 from zoo.layout import Layout, Tensor, embedding, linear
 from zoo_components.self_attention import SelfAttention
 
@@ -51,7 +51,7 @@ class RelativeKeys(SelfAttention):
     """The same for the keys after a query."""
 
     @property
-    def n_distances(self) -> Size:
+    def n_distances(self) -> int:
         """The number of distances with a vector of their own."""
         return self.max_before + self.max_after + 1
 

@@ -57,7 +57,7 @@ class RgLru(Activated, Recurrent):
             {
                 "v_proj": linear(self.d_model, inner, bias=self.bias),
                 "gate_proj": linear(self.d_model, inner, bias=self.bias),
-                "conv": convolution(inner, self.kernel_size, bias=self.bias),
+                "conv": convolution(inner, inner, self.kernel_size, bias=self.bias, groups=inner),
                 "in_gate": self._blocks(),
                 "rate_gate": self._blocks(),
                 "rate": vector(inner, value=_FIRST),

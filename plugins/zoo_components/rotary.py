@@ -11,6 +11,7 @@ from zoo.component import PositiveFloat, Size, contradiction
 from zoo.layout import Layout, Tensor
 from zoo.only_with import stated
 from zoo.slots import Position
+from zoo_components.position import OfPatches
 
 if TYPE_CHECKING:
     from zoo.position import PositionScheme
@@ -80,7 +81,7 @@ class Rotary(Position):
         )
 
 
-class GridRotary(Rotary):
+class GridRotary(OfPatches, Rotary):
     """Queries and keys of the patches of an image are rotated by angles that grow with the row of
     the patch, in one half of the pairs, and with its column, in the other half (DINOv3: Simeoni et
     al. 2025, arXiv:2508.10104). Of the n pairs of a half, the k-th is rotated by
@@ -93,10 +94,6 @@ class GridRotary(Rotary):
 
     @model_validator(mode="after")
     def _check_grid(self) -> Self:
-        if self.grid is None:
-            raise ValueError(
-                "these are positions of the patches of an image: choose an `embedding` of patches"
-            )
         if self.rotated_width % 4:
             raise contradiction(
                 "rows and columns turn equally many pairs: head_dim * fraction = "
@@ -107,11 +104,6 @@ class GridRotary(Rotary):
                 "d_model",
             )
         return self
-
-    @property
-    def longest(self) -> int:
-        n_before, rows, columns = stated(self.grid)
-        return n_before + rows * columns
 
     def frequencies(self) -> "Frequencies":
         """The angle by which each pair of a half is rotated, at the coordinate 1 / (2 pi)."""
@@ -138,14 +130,7 @@ class ClassGridRotary(GridRotary):
 
     @model_validator(mode="after")
     def _check_class_token(self) -> Self:
-        if (n_before := stated(self.grid)[0]) != 1:
-            raise contradiction(
-                "there are learned angles for one vector before the patches, the class token, and "
-                f"here are {n_before}",
-                "class_token",
-                "distillation_token",
-                "n_registers",
-            )
+        self.check_class_token("are learned angles")
         return self
 
     def layout(self) -> Layout:

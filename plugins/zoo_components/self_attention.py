@@ -9,7 +9,7 @@ from zoo.component import Probability, Shared, Size
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention
 from zoo.wording import counted
-from zoo_components.heads import check_whole_heads
+from zoo_components.heads import check_divisible
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from zoo_components.modules.self_attention import Common
 
 
-class SelfAttention(Attention):
+class WithinSequence(Attention):
+    """What kinds of attention have in common that are about the places of tokens in one
+    sequence."""
+
+    @model_validator(mode="after")
+    def _check_one_sequence(self) -> Self:
+        if self.key_width is not None:
+            raise ValueError(
+                f"`{self.kind}` is about one sequence, and cannot attend to another: state it "
+                "under `self_attn`, and choose another kind for `cross_attn`"
+            )
+        return self
+
+
+class SelfAttention(WithinSequence):
     """Multi-head attention of a sequence to itself, with heads that are d_model / n_heads wide, to
     which kinds of attention to positions add what they have of their own."""
 
@@ -32,12 +46,7 @@ class SelfAttention(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.key_width is not None:
-            raise ValueError(
-                f"`{self.kind}` is about distances within one sequence: choose another kind for "
-                "`cross_attn`"
-            )
-        check_whole_heads(self.d_model, self.n_heads)
+        check_divisible(d_model=self.d_model, n_heads=self.n_heads)
         return self
 
     @property
@@ -67,9 +76,11 @@ class SelfAttention(Attention):
 
     @property
     def _common(self) -> "Common":
+        from zoo_components.modules.scores import Scoring
         from zoo_components.modules.self_attention import Common
 
-        return Common(self.d_model, self.n_heads, tuple(self.bias), self.dropout)
+        scoring = Scoring(scale=self.head_dim**-0.5, dropout=self.dropout)
+        return Common(self.d_model, self.n_heads, self.head_dim, self.bias, scoring)
 
 
 class RotatedInput(SelfAttention):

@@ -8,6 +8,7 @@ from pydantic import model_validator
 from zoo.component import Probability, Shared, Size, contradiction
 from zoo.layout import Layout, Tensor
 from zoo_components.embedding import OfFeatures
+from zoo_components.patches import patch_map
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,16 +73,11 @@ class SpectrogramPatches(OfFeatures):
         return True
 
     def layout(self) -> Layout:
-        # Overlapping patches are maps of each all the same.
-        fan_in, fan_out = self.patch_size**2, self.d_model
-        shape = (self.d_model, 1, self.patch_size, self.patch_size)
-        weight = Tensor(shape, fan_in=fan_in, fan_out=fan_out)
-        bias = Tensor((self.d_model,), "bias", fan_in=fan_in, fan_out=fan_out)
         token = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
         parts: dict[str, Layout | Tensor] = {"class_token": token}
         if self.distillation_token:
             parts["distillation_token"] = token
-        parts["patches"] = Layout({"weight": weight, "bias": bias})
+        parts["patches"] = patch_map(1, self.patch_size, self.d_model)
         return Layout(parts, f"{self.n_frames} frames of {self.n_features} features")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":

@@ -1,6 +1,6 @@
 """Embeddings of sound: the `embedding` slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,7 +9,8 @@ from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contra
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.slots import Norm
-from zoo_components.frontend import OfSignals, Sizes, check_convolutions, convolution
+from zoo_components.convolution import convolution
+from zoo_components.frontend import OfSignals, Sizes, check_convolutions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +18,32 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
 
 
-class Waveform(OfSignals):
+class OfSamples(OfSignals):
+    """What embeddings have in common whose convolutions, which pad nothing, read the samples of
+    waveforms (batch, samples, 1)."""
+
+    if TYPE_CHECKING:  # each has these fields in its own place
+        kernel_sizes: Sizes
+        strides: Sizes
+
+    @model_validator(mode="after")
+    def _check_convolutions(self) -> Self:
+        check_convolutions(self.kernel_sizes, self.strides)
+        return self
+
+    @property
+    def input_width(self) -> int:
+        return 1
+
+    @property
+    def shortest_sound(self) -> int:
+        length = 1
+        for kernel, stride in zip(reversed(self.kernel_sizes), reversed(self.strides), strict=True):
+            length = (length - 1) * stride + kernel
+        return length
+
+
+class Waveform(OfSamples):
     """Convolutions over the samples of a sound, which shorten it, and over the vectors that they
     make, for positions: the model is called with waveforms (batch, samples, 1). With
     y = projection(feature_norm(convolutions(x))), in which the vectors of padding become 0, it is
@@ -65,7 +91,6 @@ class Waveform(OfSignals):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_convolutions(self.kernel_sizes, self.strides)
         if self.position_groups and self.d_model % self.position_groups:
             raise contradiction(
                 f"d_model = {self.d_model} cannot be divided into {self.position_groups} groups",
@@ -73,14 +98,6 @@ class Waveform(OfSignals):
                 "d_model",
             )
         return self
-
-    @property
-    def input_width(self) -> int:
-        return 1
-
-    @property
-    def shortest_sound(self) -> int:
-        return shortest_input(self.kernel_sizes, self.strides)
 
     def layout(self) -> Layout:
         convolutions = {
@@ -100,20 +117,18 @@ class Waveform(OfSignals):
 
     def _convolution(self, number: int, kernel: int) -> Layout:
         n_in, n_out = self.n_inputs(number), self.d_conv
-        parts: dict[str, Tensor | Layout] = {**convolution(n_in, n_out, kernel, bias=self.bias)}
-        if self.normed(number):
-            norm = {"weight": vector(n_out, value=1.0), "bias": vector(n_out, "bias")}
-            parts["norm"] = Layout(norm)
-        return Layout(parts)
+        parts = convolution(n_in, n_out, kernel, bias=self.bias).parts
+        norm = {"norm": _norm(n_out)} if self.normed(number) else {}
+        return Layout({**parts, **norm})
 
     def _position_layer(self) -> Layout:
         width, groups, kernel = self.d_model, self.groups, self.kernel
-        parts = convolution(width, width, kernel, bias=True, groups=groups)
-        if self.position_norm == "weight":
-            # The lengths of normal weights with the variance 4 / (kernel * d_model), as in fairseq.
-            length = 2 * (width / (groups * kernel)) ** 0.5
-            parts["gain"] = Tensor((1, 1, kernel), "constant", length)
-        return Layout(parts)
+        whole = convolution(width, width, kernel, bias=True, groups=groups)
+        if self.position_norm != "weight":
+            return whole
+        # The lengths of normal weights with the variance 4 / (kernel * d_model), as in fairseq.
+        length = 2 * (width / (groups * kernel)) ** 0.5
+        return Layout({**whole.parts, "gain": Tensor((1, 1, kernel), "constant", length)})
 
     def n_inputs(self, number: int) -> int:
         """The input channels of the convolution of this number."""
@@ -170,7 +185,7 @@ class Waveform(OfSignals):
         )
 
 
-class WaveformStem(OfSignals):
+class WaveformStem(OfSamples):
     """Convolutions over the samples of a sound, which shorten it: the model is called with
     waveforms (batch, samples, 1). dropout(convolutions(x) + positions), where the first
     convolution, which has no bias, is followed by tanh and a norm of the whole sound, all times and
@@ -197,7 +212,6 @@ class WaveformStem(OfSignals):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_convolutions(self.kernel_sizes, self.strides)
         if len(self.kernel_sizes) != len(self.widths) + 1:
             raise contradiction(
                 f"{len(self.kernel_sizes)} convolutions have {len(self.kernel_sizes) - 1} `widths` "
@@ -208,14 +222,6 @@ class WaveformStem(OfSignals):
         return self
 
     @property
-    def input_width(self) -> int:
-        return 1
-
-    @property
-    def shortest_sound(self) -> int:
-        return shortest_input(self.kernel_sizes, self.strides)
-
-    @property
     def channels(self) -> list[tuple[int, int]]:
         """The input and output channels of each convolution."""
         after = [*self.widths, self.d_model]
@@ -224,12 +230,11 @@ class WaveformStem(OfSignals):
     def layout(self) -> Layout:
         sizes = zip(self.channels, self.kernel_sizes, strict=True)
         convolutions = {
-            str(number): Layout(convolution(n_in, n_out, kernel, bias=number > 0))
+            str(number): convolution(n_in, n_out, kernel, bias=number > 0)
             for number, ((n_in, n_out), kernel) in enumerate(sizes)
         }
-        width = self.channels[0][1]
-        norm = {"weight": vector(width, value=1.0), "bias": vector(width, "bias")}
-        return Layout({"convolutions": Layout(convolutions), "norm": Layout(norm)}, self.kind)
+        norm = _norm(self.channels[0][1])
+        return Layout({"convolutions": Layout(convolutions), "norm": norm}, self.kind)
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.waveform import WaveformStem as Module
@@ -245,9 +250,6 @@ class WaveformStem(OfSignals):
         )
 
 
-def shortest_input(kernel_sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """The length of which convolutions without padding make a single vector."""
-    length = 1
-    for kernel, stride in zip(reversed(kernel_sizes), reversed(strides), strict=True):
-        length = (length - 1) * stride + kernel
-    return length
+def _norm(n_channels: int) -> Layout:
+    """The layout of an `nn.GroupNorm` or `nn.LayerNorm` of this number of channels."""
+    return Layout({"weight": vector(n_channels, value=1.0), "bias": vector(n_channels, "bias")})

@@ -25,6 +25,7 @@ from zoo.weights.writer import destination
 from zoo.wording import quoted
 
 if TYPE_CHECKING:
+    from zoo.families.import_plan import Import
     from zoo.registry import Registry
 
 
@@ -160,6 +161,17 @@ def import_and_save(
         folder = output if output is not None else Path(found.spec.name)
         with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
             digest = save_import(found, folder, on_bytes=bar.advance)
+    return {
+        **_imported(found),
+        "adapter": None if adapter is None else str(adapter),
+        "sources": sources,
+        "path": str(folder),
+        "content_digest": digest,
+    }
+
+
+def _imported(found: Import) -> dict[str, Any]:
+    """The part of the report of `zoo import` that the plan tells."""
     dtypes = {dtype_name(FLOATS[stored]): names for stored, names in found.dtypes.items()}
     usual, *others = dtypes
     return {
@@ -170,9 +182,5 @@ def import_and_save(
         "dtype": usual,
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "quantization": found.origin.quantization,
-        "adapter": None if adapter is None else str(adapter),
-        "sources": sources,
         "made": [companion.name for companion in found.made],
-        "path": str(folder),
-        "content_digest": digest,
     }

@@ -8,7 +8,7 @@ not known here is refused: ignored, it would give the model other pixels than th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -127,6 +127,10 @@ class ImageSettings(BaseModel):
         return self.size.sides if self.do_resize else None
 
 
+_FIELDS = ImageSettings.model_fields.keys() - {"order"}
+"""The settings that are read."""
+
+
 class _Processor(NamedTuple):
     """An image processor of the table."""
 
@@ -187,41 +191,34 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
         what="how images become pixels",
         example='{"image_processor_type": "ViTImageProcessor", "size": 224}',
     )
-    given = file.settings.items()
-    written = {key: value for key, value in given if value is not None}
+    written = {key: value for key, value in file.settings.items() if value is not None}
     processor = _processor_of(written, config, file)
-    fields = set(ImageSettings.model_fields) - {"order"}
-    known = fields | _table().inert | {TYPE, OLDER_TYPE}
-    problems = [
-        Problem(
-            f"`{key}` is a setting of images that is not supported",
-            file.place(key),
-            did_you_mean(key, fields),
-        )
-        for key in written
-        if key not in known
-    ]
-    own = {key: field.default for key, field in ImageSettings.model_fields.items()}
-    defaults = {**own, **processor.defaults}
-    problems += [
-        Problem(
-            f"`{key}` is null, which versions of `transformers` read as true or as false",
-            file.place(key),
-            "state `true` or `false`",
-        )
-        for key, value in given
-        if value is None and key.startswith("do_") and defaults.get(key) is True
-    ]
-    stated = {key: value for key, value in written.items() if key in fields}
+    problems = [*_unread_settings(file, processor)]
+    stated = {key: value for key, value in written.items() if key in _FIELDS}
     try:
         settings = ImageSettings.model_validate(
             {**processor.defaults, **stated, "order": processor.order}
         )
     except ValidationError as error:
-        problems += [file.problem(details, "images", fields) for details in error.errors()]
+        problems += [file.problem(details, "images", _FIELDS) for details in error.errors()]
     if problems:
         raise WeightsError(in_order(problems))
     return PublishedSettings(settings, file)
+
+
+def _unread_settings(file: ProcessorFile, processor: _Processor) -> Iterator[Problem]:
+    """Yield a problem for each setting that is not known, or a null of which versions of
+    `transformers` differ."""
+    known = _FIELDS | _table().inert | {TYPE, OLDER_TYPE}
+    own = {key: field.default for key, field in ImageSettings.model_fields.items()}
+    defaults = {**own, **processor.defaults}
+    for key, value in file.settings.items():
+        if value is None and key.startswith("do_") and defaults.get(key) is True:
+            message = f"`{key}` is null, which versions of `transformers` read as true or as false"
+            yield Problem(message, file.place(key), "state `true` or `false`")
+        elif value is not None and key not in known:
+            message = f"`{key}` is a setting of images that is not supported"
+            yield Problem(message, file.place(key), did_you_mean(key, _FIELDS))
 
 
 def _processor_of(

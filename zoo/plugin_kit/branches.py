@@ -10,6 +10,7 @@ import torch
 from zoo.errors import SpecError
 from zoo.plugin_kit.assertions import SAME, close
 from zoo.plugin_kit.drivers import hosted
+from zoo.plugin_kit.hosts import put
 from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
 from zoo.registry import Registry
@@ -54,10 +55,8 @@ def _output_with(
 ) -> torch.Tensor | None:
     """Return the output of the block with these values in a branch; None if they are invalid."""
     data = spec.to_dict()
-    table: Any = data
-    for key in path:
-        table = table[key]
-    table.update(values)
+    for key, value in values.items():
+        put(data, (*path, key), value)
     try:
         changed = read_spec(data, registry=registry)
     except SpecError:

@@ -148,7 +148,6 @@ class ContinuingDriver(AttendingDriver):
             for n_tokens in (LENGTH - 2, 1, 1):
                 now = slice(cache.length, cache.length + n_tokens)
                 context = self._next(inputs, cache, n_tokens, rows, seen, positioned=True)
-                context = context._replace(cache=cache.layer(0))
                 outputs.append(self.call(inputs[0][:, now], context)[0])
         return tuple(outputs)
 
@@ -166,7 +165,6 @@ class ContinuingDriver(AttendingDriver):
                 cache.take_back(n_tokens)
             now = slice(cache.length, cache.length + n_tokens)
             context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
-            context = context._replace(cache=cache.layer(0))
             try:
                 found, _ = self.call(inputs[0][rows, now], context)
             except Exception as error:
@@ -190,7 +188,7 @@ class ContinuingDriver(AttendingDriver):
         whole = self._whole(inputs, seen, positioned)
         before = Cache(LENGTH)
         context = self._next(inputs, before, steps.sizes[0], rows, seen, positioned)
-        self.call(inputs[0][:, : before.length], context._replace(cache=before.layer(0)))
+        self.call(inputs[0][:, : before.length], context)
         if steps.reordered:
             rows = torch.tensor([1, 0, 1])
             before.select(rows, rows)
@@ -199,7 +197,7 @@ class ContinuingDriver(AttendingDriver):
 
         def step() -> torch.Tensor:
             context = self._next(inputs, cache, 1, rows, seen, positioned)
-            return self.call(x, context._replace(cache=cache.layer(0)))[0]
+            return self.call(x, context)[0]
 
         recorded = Tape(step)
         for at in range(first, LENGTH):
@@ -218,7 +216,7 @@ class ContinuingDriver(AttendingDriver):
         rows = torch.arange(BATCH)
         length = inputs[0].shape[1]
         context = self._next(inputs, Cache(length), length, rows, seen, positioned)
-        return self.call(inputs[0], context)[0]
+        return self.call(inputs[0], context._replace(cache=None))[0]
 
     def _next(
         self,
@@ -229,8 +227,8 @@ class ContinuingDriver(AttendingDriver):
         seen: torch.Tensor | None,
         positioned: bool,
     ) -> LayerContext:
-        """Register the next tokens of these rows with the cache, and return their context, without
-        the cache. `seen` (batch, length) is False at padding."""
+        """Register the next tokens of these rows with the cache, and return their context. `seen`
+        (batch, length) is False at padding."""
         _, memory = self.sides(inputs)
         now = slice(cache.length, cache.length + n_tokens)
         real = None if seen is None else seen[rows, now]
@@ -257,6 +255,7 @@ class ContinuingDriver(AttendingDriver):
             bias=bias,
             memory=None if memory is None else memory[rows],
             memory_mask=memory_mask,
+            cache=cache.layer(0),
         )
 
     def _check_counts(self, inputs: Tensors) -> None:

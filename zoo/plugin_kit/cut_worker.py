@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zoo.building import build
 from zoo.layout import Cut
 from zoo.plugin_kit.assertions import SAME, close
-from zoo.plugin_kit.driver import Driver
+from zoo.plugin_kit.driver import Driver, weighted_sum
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.report import PromiseError
@@ -123,11 +123,7 @@ def _outputs_and_gradients(driver: Driver, inputs: Tensors) -> dict[str, torch.T
     """Return the outputs of the model and the full gradients of its parameters."""
     random = torch.Generator().manual_seed(0)
     found = dict(zip(driver.outputs, driver(*inputs), strict=False))
-    total = torch.zeros((), dtype=torch.float64)
-    for tensor in found.values():
-        weights = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
-        total = total + (tensor * weights).sum()
-    total.backward()  # type: ignore[no-untyped-call]
+    weighted_sum(found.values(), random).backward()  # type: ignore[no-untyped-call]
     for name, parameter in driver.model.named_parameters():
         if parameter.grad is not None:
             found[f"the gradient of `{name}`"] = _full(parameter.grad)

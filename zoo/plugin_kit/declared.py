@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.component import Component, Slot, fields_of
 from zoo.errors import SpecError
-from zoo.plugin_kit.hosts import MIXING, MIXING_KIND, FewPositions, Host
+from zoo.plugin_kit.hosts import MIXING, MIXING_KIND, FewPositions, Host, put
 from zoo.plugin_kit.report import PromiseError
 from zoo.purpose import Generation
 from zoo.reading import read_spec
@@ -25,10 +25,7 @@ def declared(spec: ModelSpec, registry: Registry) -> None:
         data = spec.to_dict()
         paths = [path for path, of_slot in _slots_in(spec.model) if of_slot == slot]
         for path in paths:
-            table: Any = data
-            for key in path[:-1]:
-                table = table[key]
-            table[path[-1]] = {"kind": MIXING_KIND}
+            put(data, path, {"kind": MIXING_KIND})
         try:
             changed = read_spec(data, registry=registry).model
         except SpecError:

@@ -135,6 +135,17 @@ class Driver:
         return iter(())
 
 
+def weighted_sum(outputs: Iterable[torch.Tensor], random: torch.Generator) -> torch.Tensor:
+    """Return the sum of all elements of the floating-point outputs, each with a weight that is
+    drawn, so that no gradients cancel out."""
+    total = torch.zeros((), dtype=torch.float64)
+    for output in outputs:
+        if output.is_floating_point():
+            weights = torch.randn(output.shape, generator=random, dtype=torch.float64)
+            total = total + (output * weights).sum()
+    return total
+
+
 def every(ways: Iterable[Way]) -> Way:
     """Return the call of a module in all of these ways, one after the other."""
 

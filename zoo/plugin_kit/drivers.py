@@ -33,6 +33,7 @@ from zoo.plugin_kit.inputs import (
     LONG,
     WIDTH,
     Tensors,
+    hiding,
     hiding_one,
     ids,
     vectors,
@@ -241,8 +242,7 @@ class FeedForwardDriver(Driver):
                 "the output is another with a mask that hides nothing than without one"
             )
         for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
-            seen = mask.clone()
-            seen[:, hidden] = False
+            seen = hiding(x, hidden)
             one, other = (network(v, mask=seen)[seen] for v in (x, with_another(x, hidden)))
             if not close(one, other, SAME):
                 raise PromiseError(
@@ -327,8 +327,7 @@ class HeadDriver(Driver):
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         # Not the first, which a head may pool whatever it is.
         for hidden in () if self.described.reads_padding else (1, LENGTH - 1):
-            seen = mask.clone()
-            seen[:, hidden] = False
+            seen = hiding(x, hidden)
             one, other = (head(states, mask=seen) for states in (x, with_another(x, hidden)))
             if not close(one, other, SAME):
                 yield "a token that the mask (batch, length) hides changes the output"

@@ -17,6 +17,7 @@ from zoo.plugin_kit.inputs import (
     LONG,
     WIDTH,
     Tensors,
+    hiding,
     hiding_one,
     ids,
     vectors,
@@ -279,8 +280,7 @@ class EmbeddingDriver(Driver):
         if x.is_floating_point():
             return  # the padding of a signal is silence, which is not hidden
         for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
-            mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
-            mask[:, hidden] = False
+            mask = hiding(x, hidden)
             one, other = (
                 self.embed(tokens, torch.arange(self.length), mask)[mask]
                 for tokens in (x, with_another(x, hidden))

@@ -291,14 +291,14 @@ def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
             if name.endswith("vocab") and not required and marks[name] is not GIVEN:
                 optional.append((*node.path, name))
             elif (value := _guess(node.cls, name)) is not None:
-                _put(found, (*node.path, name), value)
+                put(found, (*node.path, name), value)
     refused: SpecError | None = None
     # One that nothing reads, as in a model of images, is refused.
     for number in range(len(optional), -1, -1):
         for vocabularies in combinations(optional, number):
             tried = deepcopy(found)
             for path in vocabularies:
-                _put(tried, path, SIZES["vocab"])
+                put(tried, path, SIZES["vocab"])
             try:
                 return validate(resolve(from_data(tried, "<check>"), registry))
             except SpecError as error:
@@ -324,7 +324,7 @@ def _guess(cls: type[Component], name: str) -> Any:
     return {int: SIZES.get(name, OTHER_SIZE), float: 0.5, bool: False, str: "x"}.get(kind)
 
 
-def _put(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+def put(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
     """Set the value at a path, creating the tables along it; `"mlp"` becomes `{ kind = "mlp" }`."""
     table: Any = data
     for key in path[:-1]:

@@ -51,12 +51,17 @@ def later(length: int) -> Sequence[int]:
     return range(1, length) if length <= LENGTH else (length // 2, length - 1)
 
 
-def hiding_one(x: torch.Tensor) -> torch.Tensor:
-    """Return a mask (batch, length) that hides one token of each row of x. It is not an end, which
-    heads may pool whatever it is, and which no other token of a causal model may see."""
+def hiding(x: torch.Tensor, position: int) -> torch.Tensor:
+    """Return a mask (batch, length) that hides one token of each row of x."""
     seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    seen[:, HIDDEN] = False
+    seen[:, position] = False
     return seen
+
+
+def hiding_one(x: torch.Tensor) -> torch.Tensor:
+    """Return a mask that hides a token that is not an end, which heads may pool whatever it is, and
+    which no other token of a causal model may see."""
+    return hiding(x, HIDDEN)
 
 
 def without_hidden(output: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from zoo.auxiliary import auxiliary_loss
 from zoo.errors import SpecError
 from zoo.linear import Linear
 from zoo.plugin_kit.assertions import SAME, close, expect_close
-from zoo.plugin_kit.driver import Driver, Way, every
+from zoo.plugin_kit.driver import Driver, Way, every, weighted_sum
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.hosts import Host
 from zoo.plugin_kit.inputs import Tensors
@@ -158,12 +158,7 @@ def _without_gradient(driver: Driver, way: Way) -> list[str]:
             if tensor.is_floating_point():
                 by_name[f"the input {name}"] = tensor.requires_grad_()
         model.zero_grad(set_to_none=True)
-        total = torch.zeros((), dtype=torch.float64)
-        for output in way(*inputs):
-            if output.is_floating_point():
-                weights = torch.randn(output.shape, generator=random, dtype=torch.float64)
-                total = total + (output * weights).sum()
-        total = total + auxiliary_loss(model)
+        total = weighted_sum(way(*inputs), random) + auxiliary_loss(model)
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         for name, tensor in by_name.items():

@@ -30,32 +30,9 @@ def schema(cls: type[Plugin]) -> None:
             continue
         field = cls.model_fields[name]
         described: Any = field.annotation
-        if choice := first_in(described, _is_enum):
-            raise PromiseError(
-                f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words",
-                help=f"a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`",
-            )
-        if table := first_in(described, _is_table):
-            raise PromiseError(
-                f"the type of `{name}` holds {table.__name__}, which is no component, and a table "
-                "of a spec is one",
-                help=f"derive {table.__name__} from `zoo.component.Component`, "
-                f"and write `{name}: Annotated[{table.__name__}, Part()]`; several are several "
-                "fields",
-            )
-        if first_in(described, _is_anything):
-            raise PromiseError(
-                f"the type of `{name}` takes anything, and a spec does not hold everything",
-                help="name the types that it takes, such as `int | str`",
-            )
-        if first_in(described, _is_bare_tuple):
-            raise PromiseError(
-                f"the type of `{name}` is a tuple of anything",
-                help="state what it holds: `tuple[int, ...]` for any number, `tuple[int, int]` for "
-                "two",
-            )
         if isinstance(described, TypeVar):  # of a bare `Shared`
             raise PromiseError(f"`{name}` has no type", help=f"such as `{mark}[Size]`")
+        _check_type(name, described)
         for metadata in field.metadata:
             described = Annotated[described, metadata]
         try:
@@ -67,6 +44,34 @@ def schema(cls: type[Plugin]) -> None:
         unchecked = not (field.validate_default or field.is_required() or field.default_factory)
         if unchecked:
             check_default(name, values, field.default)
+
+
+def _check_type(name: str, described: Any) -> None:
+    """Raises PromiseError for the type of a field that a spec does not hold, or that says too
+    little."""
+    if choice := first_in(described, _is_enum):
+        raise PromiseError(
+            f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words",
+            help=f"a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`",
+        )
+    if table := first_in(described, _is_table):
+        raise PromiseError(
+            f"the type of `{name}` holds {table.__name__}, which is no component, and a table "
+            "of a spec is one",
+            help=f"derive {table.__name__} from `zoo.component.Component`, "
+            f"and write `{name}: Annotated[{table.__name__}, Part()]`; several are several "
+            "fields",
+        )
+    if first_in(described, lambda one: one is Any or one is object):
+        raise PromiseError(
+            f"the type of `{name}` takes anything, and a spec does not hold everything",
+            help="name the types that it takes, such as `int | str`",
+        )
+    if first_in(described, lambda one: one is tuple):
+        raise PromiseError(
+            f"the type of `{name}` is a tuple of anything",
+            help="state what it holds: `tuple[int, ...]` for any number, `tuple[int, int]` for two",
+        )
 
 
 def first_in(described: Any, test: Callable[[Any], bool]) -> Any:
@@ -85,14 +90,6 @@ def _is_table(described: Any) -> bool:
     if not isinstance(described, type):
         return False
     return issubclass(described, BaseModel) or is_dataclass(described) or is_typeddict(described)
-
-
-def _is_anything(described: Any) -> bool:
-    return described is Any or described is object
-
-
-def _is_bare_tuple(described: Any) -> bool:
-    return described is tuple
 
 
 def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:

@@ -6,18 +6,16 @@ A separate process is needed because this one has already imported torch.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 
-from zoo.document import Document
 from zoo.errors import PluginError
+from zoo.plugin_kit.workers import entry_data, own_environment, registry_of
 from zoo.registering.plugin_errors import frames_of_plugins, reason, shown
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
@@ -25,13 +23,13 @@ from zoo.registry import Registry
 
 def import_failures(entries: Iterable[Entry]) -> list[str | None]:
     """Return, for each plugin, why it cannot be imported without torch, or None if it can."""
-    told = [[e.group, e.name, e.target, str(e.folder.resolve())] for e in entries]
+    told = [entry_data(entry.group, entry) for entry in entries]
     answers: list[str | None] = []
     while len(answers) < len(told):
         done = subprocess.run(
             [sys.executable, "-m", __name__],
             input=json.dumps(told[len(answers) :]),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=own_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -65,11 +63,10 @@ def main() -> None:
     entries: list[list[str]] = json.load(sys.stdin)
     without_torch = WithoutTorch()
     sys.meta_path.insert(0, without_torch)
-    for slot, kind, target, folder in entries:
-        registry = Registry()
-        entry = Entry(slot, kind, target, Document(folder, {}), Path(folder))
-        registry.entries(slot)[kind] = entry
-        print(json.dumps(_failure(registry, slot, kind, without_torch)), flush=True)
+    for entry in entries:
+        slot, kind, *_ = entry
+        failure = _failure(registry_of([entry]), slot, kind, without_torch)
+        print(json.dumps(failure), flush=True)
 
 
 def _failure(registry: Registry, slot: str, kind: str, without_torch: WithoutTorch) -> str | None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -45,9 +45,9 @@ class Workers:
         task = {
             "spec": spec.to_toml(),
             "plugins": [
-                [slot, kind, entry.target, str(entry.folder.resolve())]
+                entry_data(slot, entry)
                 for slot, kinds in (*registry.plugins.items(), ("defaults", registry.defaults))
-                for kind, entry in kinds.items()
+                for entry in kinds.values()
             ],
         }
         if not self._running:
@@ -65,13 +65,12 @@ class Workers:
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **self._environment}
+        environment = {**own_environment(), "OMP_NUM_THREADS": "1", **self._environment}
         command = [sys.executable, "-m", self._module, str(self._number)]
         self._running = [
             subprocess.Popen(
                 [*command, str(rank), str(Path(self._folder.name, "shared"))],
-                env={**os.environ, **environment},
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -89,13 +88,28 @@ class Workers:
             self._folder.cleanup()
 
 
+def own_environment() -> dict[str, str]:
+    """The variables of this process, for another one that finds the same modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def entry_data(slot: str, entry: Entry) -> list[str]:
+    """The entry of a plugin in a slot, for another process."""
+    return [slot, entry.name, entry.target, str(entry.folder.resolve())]
+
+
+def registry_of(entries: Iterable[list[str]]) -> Registry:
+    """A registry with entries, each as `entry_data` returns it."""
+    registry = Registry()
+    for slot, kind, target, folder in entries:
+        registry.entries(slot)[kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
+    return registry
+
+
 def _received(line: str) -> tuple[str, Registry]:
     """Return the TOML of a spec that a worker is sent, and the registry that has its plugins."""
     task: dict[str, Any] = json.loads(line)
-    registry = Registry()
-    for slot, kind, target, folder in task["plugins"]:
-        registry.entries(slot)[kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
-    return task["spec"], registry
+    return task["spec"], registry_of(task["plugins"])
 
 
 def serve(answer: Callable[[str, Registry], Any]) -> None:

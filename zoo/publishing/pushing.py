@@ -14,8 +14,8 @@ from zoo.loading import load
 from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
-from zoo.source import Access, OnBytes, Source, SourceError, offline
-from zoo.store.addresses import KINDS, source_at
+from zoo.source import Access, OnBytes
+from zoo.store.addresses import source_at
 from zoo.store.fetching import checked_source, source_code
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.manifest_text import manifest_text
@@ -74,9 +74,7 @@ def push(
             the store cannot be written.
     """
     license = _license(license, folder)
-    source = _source(address, registry)
-    if source.remote and (variable := offline()):
-        raise SourceError(f"{variable} forbids to reach {address}")
+    source = source_at(address, registry, "pushed to")
     with store.work() as work:
         files = _digests(folder)
         left_out = tuple(_others(folder, set(files)))
@@ -135,13 +133,6 @@ def _digests(folder: Path) -> dict[str, File]:
     except OSError as error:
         place = Place(str(error.filename or folder))
         raise StoreError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
-
-
-def _source(address: str, registry: Registry) -> Source:
-    if (source := source_at(address, registry)) is not None:
-        return source
-    message = f"nothing can be pushed to {quoted(address)}"
-    raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
 
 
 def _others(folder: Path, files: set[str], start: str = "") -> Iterator[str]:

@@ -209,16 +209,28 @@ def _values(
                 key in own if node is None else origin_of(node, key, value, root=root) != "default"
             )
             found[path + key] = Value(value, stated)
-    if rules is None or not data[rules]:
+    if component is None or rules is None or not data[rules]:
         return found
-    nodes = node.values[rules] if node is not None else None
-    layers = [found] * data[count]
-    for number, (rule, group) in enumerate(
-        zip(data[rules], getattr(component, rules), strict=True)
-    ):
-        below = nodes[number] if isinstance(nodes, list) else None
-        changed = _values({key: rule[key] for key in rule if key != "at"}, group, below, path)
-        replaced = tuple(f"{path}{key}." for key in rule if key != "at")
+    below = node.values[rules] if node is not None else None
+    groups = zip(data[rules], getattr(component, rules), strict=True)
+    return _with_rules(found, groups, below, data[count], path)
+
+
+def _with_rules(
+    found: dict[str, Value],
+    rules: Iterable[tuple[Mapping[str, Any], Component]],
+    below: object,
+    n_layers: int,
+    path: str,
+) -> dict[str, Value]:
+    """Return the values of a stack with what rules for single layers change. Each rule is its
+    table with what it describes; `below` are their nodes, if there are some."""
+    layers = [found] * n_layers
+    for number, (rule, group) in enumerate(rules):
+        node = below[number] if isinstance(below, list) else None
+        own = {key: value for key, value in rule.items() if key != "at"}
+        changed = _values(own, group, node, path)
+        replaced = tuple(f"{path}{key}." for key in own)
         kept = {name: one for name, one in found.items() if not name.startswith(replaced)}
         for layer in rule["at"]:
             layers[layer] = kept | changed

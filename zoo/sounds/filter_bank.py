@@ -50,6 +50,12 @@ def _bands(n_bands: int) -> torch.Tensor:
     low, high = _mel(torch.tensor([LOWEST, RATE / 2], dtype=torch.float64))
     corners = torch.linspace(low, high, n_bands + 2, dtype=torch.float64)[:, None]
     at = _mel(torch.arange(N_FFT // 2 + 1, dtype=torch.float64) * (RATE / N_FFT))
+    return triangles(corners, at)
+
+
+def triangles(corners: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Triangles of height 1, each of which begins at a corner, has its peak at the next one and
+    ends at the one after that: their values at (n,), (corners - 2, n), for corners (corners, 1)."""
     left, peak, right = corners[:-2], corners[1:-1], corners[2:]
     rising, falling = (at - left) / (peak - left), (right - at) / (right - peak)
     return torch.minimum(rising, falling).clamp(min=0.0)

@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
 )
 
-from zoo.errors import InputError, Problem, WeightsError, in_order
+from zoo.errors import InputError, Place, Problem, WeightsError, in_order
 from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.sounds.files import Sound
 from zoo.sounds.filter_bank import HOP, RATE, WINDOW, log_mel
@@ -110,6 +110,17 @@ class SpectrogramSettings(SoundSettings):
     def shape(self) -> tuple[int | None, int]:
         """The (frames, bands) of the spectrograms, without a number of frames if these are as many
         as the sound has."""
+
+    def problem_of_shape(self, taken: tuple[int | None, int], place: Place) -> Problem | None:
+        """What is wrong with the shape for a model that takes (frames, bands); None if nothing is.
+        `place` is that of the settings."""
+        frames, bands = taken
+        wanted = (self.shape[0] and (frames or self.shape[0]), bands)
+        if self.shape == wanted:
+            return None
+        made, told = (f"({n or 'frames'}, {width})" for n, width in (self.shape, wanted))
+        message = f"these settings make spectrograms of the shape {made}, and the model takes"
+        return Problem(f"{message} {told}", place, self.shaped_by)
 
 
 class AstSettings(SpectrogramSettings):
@@ -366,18 +377,9 @@ def read_sound_settings(
         problems = [file.problem(details, "sounds", known) for details in error.errors()]
         raise WeightsError(in_order(problems)) from None
     if isinstance(settings, SpectrogramSettings) and spectrogram_shape is not None:
-        frames, bands = spectrogram_shape
-        wanted = (settings.shape[0] and (frames or settings.shape[0]), bands)
-        if settings.shape != wanted:
-            made, taken = (f"({n or 'frames'}, {width})" for n, width in (settings.shape, wanted))
-            raise WeightsError(
-                Problem(
-                    f"these settings make spectrograms of the shape {made}, and the model takes "
-                    f"{taken}",
-                    file.place(),
-                    settings.shaped_by,
-                )
-            )
+        problem = settings.problem_of_shape(spectrogram_shape, file.place())
+        if problem is not None:
+            raise WeightsError(problem)
     return settings
 
 

@@ -9,6 +9,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from zoo.sounds.filter_bank import triangles
+
 HIGHEST = 8000.0
 """The frequency at which the highest band ends, in Hz; the lowest begins at 0."""
 FLOOR = 1e-10
@@ -111,9 +113,7 @@ def _bands(n_bands: int, rate: int, n_fft: int) -> torch.Tensor:
     highest = 15 + math.log(HIGHEST / 1000) / STEP
     corners = _hertz(torch.linspace(0, highest, n_bands + 2, dtype=torch.float64))[:, None]
     at = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * (rate / n_fft)
-    left, peak, right = corners[:-2], corners[1:-1], corners[2:]
-    rising, falling = (at - left) / (peak - left), (right - at) / (right - peak)
-    return torch.minimum(rising, falling).clamp(min=0.0) * (2 / (right - left))
+    return triangles(corners, at) * (2 / (corners[2:] - corners[:-2]))
 
 
 def _hertz(mel: torch.Tensor) -> torch.Tensor:

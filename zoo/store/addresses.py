@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zoo.errors import Problem
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
-from zoo.store.fetching import checked_source, fetch_all, left_of, selected_files
+from zoo.store.fetching import checked_source, drop_left, fetch_all, selected_files
 from zoo.store.files import Store
 from zoo.wording import quoted
 
@@ -27,19 +27,25 @@ class Downloaded(NamedTuple):
     source: Source
 
 
-def source_at(address: str, registry: Registry) -> Source | None:
-    """Return the source at an address, for reading it or for writing to it; None if there is none.
+def source_at(address: str, registry: Registry, use: Literal["read from", "pushed to"]) -> Source:
+    """Return the source at an address, for this use.
 
     Raises:
-        SourceError: the address is malformed.
+        SourceError: the address is malformed, or there is no source for it; or the source is
+            remote, and the user works offline.
         PluginError: a kind of source failed, or returned something else.
     """
     for kind in map(registry.source, registry.sources):
         with plugin_code(f"understanding the address {quoted(address)}"):
             found = kind.at(address)
-            if found is not None:
-                return checked_source(found, kind, "at")
-    return None
+            source = None if found is None else checked_source(found, kind, "at")
+        if source is None:
+            continue
+        if source.remote and (variable := offline()):
+            raise SourceError(f"{variable} forbids to reach {address}")
+        return source
+    message = f"nothing can be {use} {quoted(address)}"
+    raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
 
 
 @contextlib.contextmanager
@@ -68,12 +74,7 @@ def downloaded(
             them.
         StoreError: the store cannot be written.
     """
-    source = source_at(address, registry)
-    if source is None:
-        message = f"nothing can be read from {quoted(address)}"
-        raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
-    if source.remote and (variable := offline()):
-        raise SourceError(f"{variable} forbids to reach {address}")
+    source = source_at(address, registry, "read from")
     with store.work() as work:
         access = Access(Path.cwd(), work / "scratch", on_bytes=on_bytes)
         access.scratch.mkdir()
@@ -83,6 +84,4 @@ def downloaded(
         folder.mkdir(parents=True)
         fetch_all(source, expected, folder, store, access)
         yield Downloaded(folder, source)
-        for path, size in expected.items():
-            with contextlib.suppress(OSError):  # `zoo gc` removes them too
-                left_of(source, path, size, store).unlink()
+        drop_left(source, expected, store)

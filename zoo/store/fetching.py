@@ -23,6 +23,7 @@ from zoo.wording import quoted
 ATTEMPTS = 4
 """The number of attempts in a row that may break off after few bytes."""
 _MUCH = 1 << 20
+_CHANGED = "the source has been changed or damaged"
 _ABANDONED = 60.0  # seconds without a write after which a partial file is taken over
 
 
@@ -153,7 +154,6 @@ def fetch(
         SourceError: the file is not available, or not as expected.
         OSError: the file cannot be written.
     """
-    size = expected if isinstance(expected, int) else expected.size
     left = left_of(source, path, expected, store)
     partial = left.with_suffix(f".{secrets.token_hex(8)}")
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def fetch(
     try:
         resumed = keeps and _resume(partial, left, expected)
         while True:
-            _receive(source, path, partial, size, access, resumes=keeps)
+            _receive(source, path, partial, size_of(expected), access, resumes=keeps)
             found = digest(partial)
             if isinstance(expected, int) or found == expected:
                 break
@@ -172,7 +172,7 @@ def fetch(
                 message = (
                     f"{quoted(path, 500)} has the SHA-256 {found.sha256}, not {expected.sha256}"
                 )
-                raise SourceError(Problem(message, help="the source has been changed or damaged"))
+                raise SourceError(Problem(message, help=_CHANGED))
             resumed = False  # the resumed part may have been wrong: download all of it once more
         link_or_copy(partial, target)
         return found
@@ -189,6 +189,18 @@ def left_of(source: Source, path: str, expected: File | int, store: Store) -> Pa
     return store.root / "partial" / f"{key}.left"
 
 
+def drop_left(source: Source, expected: Mapping[str, File | int], store: Store) -> None:
+    """Remove what `fetch_all` has kept of these files in case that it fails."""
+    for path, one in expected.items():
+        with contextlib.suppress(OSError):  # `zoo gc` removes them too
+            left_of(source, path, one, store).unlink()
+
+
+def size_of(expected: File | int) -> int:
+    """The number of bytes of a file that is expected."""
+    return expected if isinstance(expected, int) else expected.size
+
+
 def _resume(partial: Path, left: Path, expected: File | int) -> bool:
     """Start with the longest partial file; return whether there is one.
 
@@ -197,12 +209,11 @@ def _resume(partial: Path, left: Path, expected: File | int) -> bool:
     that its process has left, and one without a write for a while, whose process may go on after a
     stop, if a digest will tell a mixture.
     """
-    size = expected if isinstance(expected, int) else expected.size
     for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # gone, or another user's
             found = path.stat()
             is_abandoned = isinstance(expected, File) and time.time() - found.st_mtime > _ABANDONED
-            if found.st_size == size:
+            if found.st_size == size_of(expected):
                 link_or_copy(path, partial)
             elif (path == left or is_abandoned) and os.access(path, os.W_OK):
                 path.rename(partial)
@@ -268,17 +279,15 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
                 message = (
                     f"{quoted(path, 500)} is longer than the {size:,} bytes that it should have"
                 )
-                raise SourceError(Problem(message, help="the source has been changed or damaged"))
+                raise SourceError(Problem(message, help=_CHANGED))
             file.write(chunk)
             access.on_bytes(len(chunk))
         with source_code(what):
             stack.close()
         if file.tell() < size:
             message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
-            hint = "the source has been changed or damaged"
-            if source.remote:
-                hint = f"another attempt may go on there; otherwise, {hint}"
-            raise _BrokenOffError(Problem(message, help=hint))
+            hint = f"another attempt may go on there; otherwise, {_CHANGED}"
+            raise _BrokenOffError(Problem(message, help=hint if source.remote else _CHANGED))
 
 
 def _next(chunks: Iterator[bytes], what: str) -> memoryview:

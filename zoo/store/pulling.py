@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from zoo.files.atomic import named_in_errors
 from zoo.files.of_model import CARDS, SELECTED, selected
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch_all, left_of, selected_files
+from zoo.store.fetching import drop_left, fetch_all, selected_files, size_of
 from zoo.store.files import Store, StoreError, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import bare_and_version, published
@@ -87,29 +87,32 @@ def pull(
         raise SourceError(Problem(message, Place(model.document.name)))
     with store.work() as work:
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
-        model, fetched, parts = _fetch_all(model, store, work, access, on_total)
+        model, fetched, expected = _fetch_all(model, store, work, access, on_total)
         folder = (
             fetched if model.manifest.family is None else _imported(model, fetched, work, registry)
         )
-        with named_in_errors(folder, Path(model.name)):
-            content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
-        files = model.manifest.files if folder == fetched else digests(folder)
+        ref = _checked_new(model, folder, model.manifest.files if folder == fetched else None)
         if not stated.is_pinned:
             record(model, store, registry)
-        ref = Ref(
-            name=model.name,
-            version=model.version,
-            files=files,
-            published=model.manifest.files,
-            source=model.source.model_dump(exclude_none=True),
-            content_digest=content_digest,
-            blake3=blake3,
-        )
         _add(store, ref, folder, work)
-        for part in parts:
-            with contextlib.suppress(OSError):  # `zoo gc` removes them too
-                part.unlink()
+        drop_left(model.source, expected, store)
     return ref
+
+
+def _checked_new(model: Pretrained, folder: Path, files: Mapping[str, File] | None) -> Ref:
+    """Return the ref of a model that is not in the store yet, after checking its weights in a
+    folder, which has these files; None if their digests are not known."""
+    with named_in_errors(folder, Path(model.name)):
+        content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
+    return Ref(
+        name=model.name,
+        version=model.version,
+        files=digests(folder) if files is None else files,
+        published=model.manifest.files,
+        source=model.source.model_dump(exclude_none=True),
+        content_digest=content_digest,
+        blake3=blake3,
+    )
 
 
 def _checked_ref(store: Store, ref: Ref) -> Ref:
@@ -150,12 +153,11 @@ def _fetch_all(
     work: Path,
     access: Access,
     on_total: OnBytes,
-) -> tuple[Pretrained, Path, list[Path]]:
+) -> tuple[Pretrained, Path, Mapping[str, File | int]]:
     """Download the published files into a folder.
 
     Returns:
-        The model with their digests, the folder, and the paths of the copies that are kept for the
-        next pull in case this one fails.
+        The model with their digests, the folder, and what was expected of each file before.
     """
     folder = work / "fetched"
     access.scratch.mkdir()
@@ -165,13 +167,12 @@ def _fetch_all(
             imported = model.manifest.family is not None
             source, found = selected_files(source, access, model.name, SELECTED, imported=imported)
             expected = dict[str, File | int](found)
-        on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
+        on_total(sum(map(size_of, expected.values())))
         files = fetch_all(source, expected, folder, store, access)
     except SourceError as error:
         raise placed(error, Place(model.document.name)) from None
     shutil.rmtree(access.scratch)
-    parts = [left_of(source, path, one, store) for path, one in expected.items()]
-    return model.with_files(source, files), folder, parts
+    return model.with_files(source, files), folder, expected
 
 
 def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:

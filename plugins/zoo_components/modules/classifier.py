@@ -36,8 +36,7 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
         x, mask = x[..., 1:, :], mask[..., 1:]
     places = torch.arange(x.shape[-2], device=x.device)
     if pooling == "last":
-        at = (mask * places).amax(-1)[..., None, None]
-        return x.gather(-2, at.expand(*at.shape[:-1], x.shape[-1])).squeeze(-2)
+        return state_at(x, (mask * places).amax(-1))
     if pooling == "max":
         largest = x.masked_fill(~mask[..., None], -torch.inf).amax(-2)
         return largest.masked_fill(~mask.any(-1, keepdim=True), 0.0)
@@ -46,6 +45,13 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
     total = (wide.masked_fill(~mask[..., None], 0.0) * weights[..., None]).sum(-2)
     n = weights.sum(-1, keepdim=True).clamp(min=1).to(wide.dtype)
     return (total / (n.sqrt() if pooling == "mean_sqrt" else n)).to(x.dtype)
+
+
+def state_at(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """The state of each sequence at its place: x (..., length, d_model) and (...) to (...,
+    d_model)."""
+    at = place[..., None, None]
+    return x.gather(-2, at.expand(*at.shape[:-1], x.shape[-1])).squeeze(-2)
 
 
 class Classifier(nn.Module):

@@ -13,7 +13,7 @@ from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo_components.heads import heads_text
 from zoo_components.modules.heads import merge_heads, split_heads
-from zoo_components.modules.norm import Norm, put_norm
+from zoo_components.modules.norm import Norm, put_norm, widen
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -136,7 +136,6 @@ class DifferentialAttention(nn.Module):
 
     def _factor(self, dtype: torch.dtype) -> torch.Tensor:
         """lambda, computed in float32, or in float64 for a float64 model."""
-        wide = torch.promote_types(dtype, torch.float32)
-        first = (self.lambda_q1.to(wide) * self.lambda_k1.to(wide)).sum().exp()
-        second = (self.lambda_q2.to(wide) * self.lambda_k2.to(wide)).sum().exp()
+        first = (widen(self.lambda_q1) * widen(self.lambda_k1)).sum().exp()
+        second = (widen(self.lambda_q2) * widen(self.lambda_k2)).sum().exp()
         return (first - second + self.lambda_init).to(dtype)

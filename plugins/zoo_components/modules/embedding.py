@@ -153,7 +153,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Vectors(nn.Module):
-    """dropout(x + positions)."""
+    """dropout(x + positions), also for embeddings that make x of something else."""
 
     def __init__(self, *, positions: PositionScheme | None, dropout: float) -> None:
         super().__init__()

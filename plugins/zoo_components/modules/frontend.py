@@ -11,11 +11,10 @@ from torch import nn
 
 from zoo.linear import Linear
 from zoo.position import PositionScheme
-from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.embedding import refuse_types
+from zoo_components.modules.embedding import Vectors
 
 
-class ConvFrontend(nn.Module):
+class ConvFrontend(Vectors):
     """dropout(scale * convolutions(x) + positions)."""
 
     def __init__(
@@ -29,7 +28,7 @@ class ConvFrontend(nn.Module):
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
-        super().__init__()
+        super().__init__(positions=positions, dropout=dropout)
         self.n_convolutions = len(widths)
         for number, ((n_in, n_out), kernel, stride) in enumerate(
             zip(widths, kernel_sizes, strides, strict=True)
@@ -38,8 +37,6 @@ class ConvFrontend(nn.Module):
             self.add_module(str(number), convolution)
         self.gated = gated
         self.scale = scale
-        self.positions = positions
-        self.dropout = Dropout(dropout)
 
     def embedded_length(self, length: int) -> int:
         """The number of vectors that this number of frames becomes."""
@@ -66,7 +63,6 @@ class ConvFrontend(nn.Module):
         Raises:
             ValueError: token types are given.
         """
-        refuse_types(token_types)
         x = features.transpose(1, 2)
         for convolution in self._convolutions():
             x = convolution(x)
@@ -74,9 +70,7 @@ class ConvFrontend(nn.Module):
         x = x.transpose(1, 2)
         if self.scale != 1.0:
             x = x * self.scale
-        if self.positions is not None:
-            x = self.positions.embed(x, positions)
-        return self.dropout(x)
+        return super().forward(x, positions, token_types=token_types)
 
 
 class SeparableConv2d(nn.Module):
@@ -94,7 +88,7 @@ class SeparableConv2d(nn.Module):
         return self.pointwise(self.depthwise(x))
 
 
-class Conv2dFrontend(nn.Module):
+class Conv2dFrontend(Vectors):
     """dropout(scale * projection(convolutions(x)) + positions), each convolution followed by
     ReLU."""
 
@@ -112,7 +106,7 @@ class Conv2dFrontend(nn.Module):
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
-        super().__init__()
+        super().__init__(positions=positions, dropout=dropout)
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.convolutions = nn.ModuleList(
             SeparableConv2d(channels, kernel_size, stride=stride, padding=padding)
@@ -122,8 +116,6 @@ class Conv2dFrontend(nn.Module):
         )
         self.projection = Linear(channels * features_left, d_model)
         self.scale = scale
-        self.positions = positions
-        self.dropout = Dropout(dropout)
 
     def embedded_length(self, length: int) -> int:
         """The number of vectors that this number of frames becomes.
@@ -154,13 +146,10 @@ class Conv2dFrontend(nn.Module):
         Raises:
             ValueError: token types are given.
         """
-        refuse_types(token_types)
         x = features[:, None]
         for convolution in self.convolutions:
             x = F.relu(convolution(x))
         x = self.projection(x.transpose(1, 2).flatten(2))
         if self.scale != 1.0:
             x = x * self.scale
-        if self.positions is not None:
-            x = self.positions.embed(x, positions)
-        return self.dropout(x)
+        return super().forward(x, positions, token_types=token_types)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
+from zoo.position import PositionScheme
 from zoo_components.modules.heads import split_heads
 from zoo_components.modules.self_attention import Common, SelfAttention
 
@@ -23,7 +24,10 @@ class GatedBiasAttention(SelfAttention):
         self,
         x: torch.Tensor,
         q: torch.Tensor,
+        k: torch.Tensor,
+        *,
         positions: torch.Tensor | None,
+        scheme: PositionScheme | None,
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The queries as they are, and the bias multiplied by the gates."""

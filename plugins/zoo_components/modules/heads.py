@@ -91,7 +91,7 @@ class Temperature(NamedTuple):
     def __call__(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Scale q (..., heads, query, width) by positions (..., query). The factor is computed in
         float32, or float64 for a float64 model."""
-        exact = torch.float64 if q.dtype == torch.float64 else torch.float32
+        exact = torch.promote_types(q.dtype, torch.float32)
         # Masked tokens may stand at position -1.
         steps = (positions.clamp(min=0).to(exact) + self.shift) / self.floor
         if self.form == "log":

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zoo.linear import Linear, together
-from zoo_components.modules.classifier import pool
+from zoo_components.modules.classifier import pool, state_at
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
 
@@ -67,8 +67,7 @@ class JointEmbedding(nn.Module):
                 "(batch, length)"
             )
         found = ids if self.end_id is None else (ids == self.end_id).int()
-        at = found.argmax(-1)[..., None, None]  # of equal ones, the first
-        return x.gather(-2, at.expand(*at.shape[:-1], x.shape[-1])).squeeze(-2)
+        return state_at(x, found.argmax(-1))  # of equal ones, the first
 
 
 class AttentionPooling(nn.Module):

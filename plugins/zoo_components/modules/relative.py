@@ -27,7 +27,7 @@ class AlibiPositions(PositionScheme):
     def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The bias (..., heads, query, key) for the positions of queries and keys, (...,
         length)."""
-        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        exact = torch.promote_types(dtype, torch.float32)
         slopes = self.slopes.on(keys.device, exact)[:, None, None]
         if self.rounded:
             # The absolute positions of the keys, since positions relative to the query are rounded

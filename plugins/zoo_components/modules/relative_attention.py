@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
-from zoo.position import add_biases
+from zoo.position import PositionScheme, add_biases
 from zoo_components.modules.heads import split_heads
 from zoo_components.modules.position import sinusoids
 from zoo_components.modules.self_attention import Common, SelfAttention
@@ -28,7 +28,10 @@ class RelativeAttention(SelfAttention):
         self,
         x: torch.Tensor,
         q: torch.Tensor,
+        k: torch.Tensor,
+        *,
         positions: torch.Tensor | None,
+        scheme: PositionScheme | None,
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The queries with their learned vectors, and the scores of the distances."""
@@ -58,7 +61,10 @@ class RelativeKeysAttention(SelfAttention):
         self,
         x: torch.Tensor,
         q: torch.Tensor,
+        k: torch.Tensor,
+        *,
         positions: torch.Tensor | None,
+        scheme: PositionScheme | None,
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The queries as they are, and the scores of the distances."""

@@ -52,7 +52,7 @@ class RotaryPositions(PositionScheme):
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions (..., length). Angles are computed in float32, or float64 for
         a float64 model: in half precision, neighbouring positions would coincide."""
-        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        exact = torch.promote_types(dtype, torch.float32)
         angles = self.angles(positions, exact)
         cosine, sine = angles.cos(), -angles.sin() if self.clockwise else angles.sin()
         of_itself, of_other = (

@@ -22,20 +22,22 @@ class Common(NamedTuple):
     Args:
         d_model: the width of the input and of the output.
         n_heads: the number of heads.
+        head_dim: the width of a head.
         bias: which of the maps `q`, `k`, `v` and `o` have a bias.
-        dropout: the share of the weights that is dropped in training.
+        scoring: how scores become weights.
     """
 
     d_model: int
     n_heads: int
+    head_dim: int
     bias: Collection[str]
-    dropout: float
+    scoring: Scoring
 
 
 class SelfAttention(nn.Module):
-    """o_proj(concat(head_1, ..., head_h)) with head_i = softmax(scale * q_i k_i^T + bias) v_i and
-    scale = 1 / sqrt(head_dim) (Vaswani et al. 2017, section 3.2.2). What is added to the queries
-    and to the bias, and which vectors are rotated, differs in its kinds."""
+    """o_proj(concat(head_1, ..., head_h)) with head_i = softmax(scale * q_i k_i^T + bias) v_i
+    (Vaswani et al. 2017, section 3.2.2). What is added to the queries and to the bias, and which
+    vectors are rotated, differs in its kinds."""
 
     rotates_input: ClassVar[bool] = False
     """Whether rotary positions turn the input of the maps to queries and keys, not these."""
@@ -43,12 +45,13 @@ class SelfAttention(nn.Module):
     def __init__(self, common: Common) -> None:
         super().__init__()
         width, bias = common.d_model, common.bias
-        self.n_heads, self.head_dim = common.n_heads, width // common.n_heads
-        self.scoring = Scoring(scale=self.head_dim**-0.5, dropout=common.dropout)
-        self.q_proj = Linear(width, width, bias="q" in bias)
-        self.k_proj = Linear(width, width, bias="k" in bias)
-        self.v_proj = Linear(width, width, bias="v" in bias)
-        self.o_proj = Linear(width, width, bias="o" in bias)
+        self.n_heads, self.head_dim = common.n_heads, common.head_dim
+        self.scoring = common.scoring
+        inner = self.n_heads * self.head_dim
+        self.q_proj = Linear(width, inner, bias="q" in bias)
+        self.k_proj = Linear(width, inner, bias="k" in bias)
+        self.v_proj = Linear(width, inner, bias="v" in bias)
+        self.o_proj = Linear(inner, width, bias="o" in bias)
 
     def extra_repr(self) -> str:
         """The heads, as `print(model)` shows them: `8 heads of 64`."""
@@ -78,7 +81,7 @@ class SelfAttention(nn.Module):
             rotation: rotates queries and keys, or what they are made of, by their positions.
             bias: added to the scores as `beside` says; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); by default 0, 1, ....
-            scheme: not used: `bias` is what it makes.
+            scheme: holds the tables that a kind reads; only for kinds that do.
             cache: the keys and values of the earlier tokens; `x` are the next ones. Only for kinds
                 that are incremental.
             return_weights: also return the weights, (..., heads, query, key).
@@ -92,7 +95,7 @@ class SelfAttention(nn.Module):
         else:
             made = together([self.q_proj, self.k_proj, self.v_proj], x)
         q, k, v = (split_heads(one, self.head_dim) for one in made)
-        q, bias = self.beside(x, q, positions, bias)
+        q, bias = self.beside(x, q, k, positions=positions, scheme=scheme, bias=bias)
         if rotation is not None and not self.rotates_input:
             q, k = rotation(q), rotation(k)
         if cache is not None:
@@ -114,12 +117,15 @@ class SelfAttention(nn.Module):
         self,
         x: torch.Tensor,
         q: torch.Tensor,
+        k: torch.Tensor,
+        *,
         positions: torch.Tensor | None,
+        scheme: PositionScheme | None,
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The queries that are matched with the keys, and what is added to their scores, for x
-        (..., query, d_model), its queries (..., heads, query, head_dim), and the positions and the
-        bias of `forward`."""
+        (..., query, d_model), its queries and keys (..., heads, query, head_dim), which are not
+        rotated yet, and the positions, the scheme and the bias of `forward`."""
         return q, bias
 
 

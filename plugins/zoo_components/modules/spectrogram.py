@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 from zoo.position import PositionScheme
-from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.embedding import refuse_types
+from zoo_components.modules.embedding import Vectors
 
 
-class SpectrogramPatches(nn.Module):
+class SpectrogramPatches(Vectors):
     """dropout([class_token, distillation_token, linear(patches)] + positions)."""
 
     def __init__(
@@ -25,13 +24,11 @@ class SpectrogramPatches(nn.Module):
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
-        super().__init__()
+        super().__init__(positions=positions, dropout=dropout)
         self.n_frames, self.n_vectors = n_frames, n_vectors
         self.class_token = nn.Parameter(torch.empty(d_model))
         self.distillation_token = nn.Parameter(torch.empty(d_model)) if distillation_token else None
         self.patches = nn.Conv2d(1, d_model, patch_size, stride=strides)
-        self.positions = positions
-        self.dropout = Dropout(dropout)
 
     def embedded_length(self, length: int) -> int:
         """The number of vectors that a spectrogram becomes. Raises ValueError if it has another
@@ -58,12 +55,9 @@ class SpectrogramPatches(nn.Module):
         Raises:
             ValueError: there is another number of frames, or token types are given.
         """
-        refuse_types(token_types)
         self.embedded_length(features.shape[1])
         x = self.patches(features.transpose(1, 2)[:, None]).flatten(2).transpose(1, 2)
         learned = (self.class_token, self.distillation_token)
         tokens = torch.stack([token for token in learned if token is not None])
         x = torch.cat([tokens.expand(x.shape[0], -1, -1), x], 1)
-        if self.positions is not None:
-            x = self.positions.embed(x, positions)
-        return self.dropout(x)
+        return super().forward(x, positions, token_types=token_types)

@@ -154,15 +154,13 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
-        # Of one token, whose mask has one row anyway, a fixed cache need not wait to be told.
-        generated = cache is not None and not cache.fixed and _hides_more(real, mask)
-        if (self.padding.needed or generated) and attended is not None:
+        if attended is not None and self.needs_hidden(real, mask, cache):
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
         more = {} if inserted is None else {"inserted": inserted}
         embed = getattr(self, self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens, **more)
-        shared = LayerContext(
+        context = LayerContext(
             mask=attended,
             tokens=real,
             places=None if return_weights else places_of_tokens(x, attended, self.layers),
@@ -174,11 +172,7 @@ class Stack(nn.Module):
             global_tokens=global_tokens,
             return_weights=return_weights,
         )
-        contexts = {
-            schemes: self.with_schemes(shared, schemes, cache, x.dtype)
-            for schemes in dict.fromkeys(self.schemes_of_layers)
-        }
-        x, maps = self.run_layers(x, contexts, cache)
+        x, maps = self.run_layers(x, context, cache)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
@@ -213,11 +207,24 @@ class Stack(nn.Module):
             self.check_global_tokens(global_tokens, batch, length)
         return mask, memory_mask
 
+    def needs_hidden(
+        self, real: torch.Tensor | None, mask: torch.Tensor | None, cache: Cache | None
+    ) -> bool:
+        """Whether the states of tokens are needed that are hidden from all others: of padding for
+        the head, or of a generated token that is padding by its id and that the mask (batch,
+        length) does not hide, from which the next one is predicted."""
+        if self.padding.needed:
+            return True
+        # Of one token, whose mask has one row anyway, a fixed cache need not wait to be told.
+        if cache is None or cache.fixed or real is None:
+            return False
+        return not bool((real if mask is None else real == mask).all())
+
     def run_layers(
-        self, x: torch.Tensor, contexts: Mapping[LayerSchemes, LayerContext], cache: Cache | None
+        self, x: torch.Tensor, shared: LayerContext, cache: Cache | None
     ) -> tuple[torch.Tensor, Maps]:
-        """Run the layers, each with the context of its position schemes. Return the states after
-        the last layer, and the attention weights by kind.
+        """Run the layers, each with the shared context and its position schemes. Return the states
+        after the last layer, and the attention weights by kind.
 
         Raises:
             ValueError: layers were added or removed since the stack was built.
@@ -230,11 +237,15 @@ class Stack(nn.Module):
                 f"{len(layers)}: what each layer is comes from the spec. Build a model of a spec "
                 "with other `n_layers`, and load the weights of the layers to keep into it"
             )
-        shared = {source: SharedKeys() for source in self.key_sources.values()}
+        contexts = {
+            schemes: self.with_schemes(shared, schemes, cache, x.dtype)
+            for schemes in dict.fromkeys(self.schemes_of_layers)
+        }
+        keys = {source: SharedKeys() for source in self.key_sources.values()}
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
-            if shared:
-                context = context._replace(keys=shared.get(self.key_sources.get(place, place)))
+            if keys:
+                context = context._replace(keys=keys.get(self.key_sources.get(place, place)))
             if cache is not None:
                 context = context._replace(cache=cache.layer(place))
             x, maps = layers[number](x, context)
@@ -335,9 +346,3 @@ class Stack(nn.Module):
 
 def _batch_of_one(one: torch.Tensor | None) -> torch.Tensor | None:
     return None if one is None else one[None]
-
-
-def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
-    """Return whether there is padding that the mask (batch, length) does not hide: a generated
-    token like any other, from which the next one is predicted."""
-    return real is not None and not bool((real if mask is None else real == mask).all())

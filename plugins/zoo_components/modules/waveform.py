@@ -3,7 +3,7 @@ et al. 2024)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -12,8 +12,7 @@ from torch import nn
 
 from zoo.linear import Linear
 from zoo.position import PositionScheme
-from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.embedding import refuse_types
+from zoo_components.modules.embedding import Vectors, refuse_types
 from zoo_components.modules.norm import Norm, put_norm, widen
 
 EPS = 1e-5
@@ -82,7 +81,38 @@ class PositionConvolution(nn.Module):
         return (weight * (widen(self.gain) / length)).to(self.weight.dtype)
 
 
-class Waveform(nn.Module):
+class OfSamples(Vectors):
+    """Vectors that `convolutions` make of samples; of fewer than `shortest` they make none."""
+
+    def __init__(
+        self,
+        convolutions: Iterable[nn.Conv1d],
+        *,
+        shortest: int,
+        positions: PositionScheme | None,
+        dropout: float,
+    ) -> None:
+        super().__init__(positions=positions, dropout=dropout)
+        self.convolutions = nn.ModuleList(convolutions)
+        self.shortest = shortest
+
+    def embedded_length(self, length: int) -> int:
+        """The number of vectors that this number of samples becomes.
+
+        Raises:
+            ValueError: it becomes none.
+        """
+        if length < self.shortest:
+            raise ValueError(
+                f"a sound of {length} samples is too short: the model takes {self.shortest} at "
+                "least"
+            )
+        for convolution in cast("list[nn.Conv1d]", list(self.convolutions)):
+            length = (length - convolution.kernel_size[0]) // convolution.stride[0] + 1
+        return length
+
+
+class Waveform(OfSamples):
     """dropout(norm(y + position_convolutions(y))) with
     y = projection(feature_norm(convolutions(x))), and the positions of a scheme before the norm."""
 
@@ -102,23 +132,11 @@ class Waveform(nn.Module):
         norm: nn.Module,
         dropout: float,
     ) -> None:
-        super().__init__()
-        self.convolutions = nn.ModuleList(convolutions)
-        self.shortest = shortest
+        super().__init__(convolutions, shortest=shortest, positions=positions, dropout=dropout)
         put_norm(self, "feature_norm", feature_norm)
         self.projection = Linear(d_conv, d_model)
         self.position_convolutions = nn.ModuleList(position_convolutions)
-        self.positions = positions
         put_norm(self, "norm", norm)
-        self.dropout = Dropout(dropout)
-
-    def embedded_length(self, length: int) -> int:
-        """The number of vectors that this number of samples becomes.
-
-        Raises:
-            ValueError: it becomes none.
-        """
-        return shortened(length, self.convolutions, self.shortest)
 
     def forward(
         self,
@@ -153,7 +171,7 @@ class Waveform(nn.Module):
         return self.dropout(self.norm(x))
 
 
-class WaveformStem(nn.Module):
+class WaveformStem(OfSamples):
     """dropout(convolutions(x) + positions), of which the first is followed by tanh and a norm of
     the whole sound, and the others by GELU."""
 
@@ -168,25 +186,13 @@ class WaveformStem(nn.Module):
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
-        super().__init__()
-        self.convolutions = nn.ModuleList(
+        sizes = zip(channels, kernel_sizes, strides, strict=True)
+        convolutions = (
             nn.Conv1d(n_in, n_out, kernel, stride=stride, bias=number > 0)
-            for number, ((n_in, n_out), kernel, stride) in enumerate(
-                zip(channels, kernel_sizes, strides, strict=True)
-            )
+            for number, ((n_in, n_out), kernel, stride) in enumerate(sizes)
         )
+        super().__init__(convolutions, shortest=shortest, positions=positions, dropout=dropout)
         self.norm = nn.GroupNorm(1, channels[0][1], eps)
-        self.shortest = shortest
-        self.positions = positions
-        self.dropout = Dropout(dropout)
-
-    def embedded_length(self, length: int) -> int:
-        """The number of vectors that this number of samples becomes.
-
-        Raises:
-            ValueError: it becomes none.
-        """
-        return shortened(length, self.convolutions, self.shortest)
 
     def forward(
         self,
@@ -204,27 +210,8 @@ class WaveformStem(nn.Module):
         Raises:
             ValueError: token types are given.
         """
-        refuse_types(token_types)
         first, *others = self.convolutions
         x = self.norm(first(waveforms.transpose(1, 2)).tanh())
         for convolution in others:
             x = F.gelu(convolution(x))
-        x = x.transpose(1, 2)
-        if self.positions is not None:
-            x = self.positions.embed(x, positions)
-        return self.dropout(x)
-
-
-def shortened(length: int, convolutions: nn.ModuleList, shortest: int) -> int:
-    """The length of what convolutions without padding make of this length.
-
-    Raises:
-        ValueError: it is less than the shortest of which they make anything.
-    """
-    if length < shortest:
-        raise ValueError(
-            f"a sound of {length} samples is too short: the model takes {shortest} at least"
-        )
-    for convolution in cast("list[nn.Conv1d]", list(convolutions)):
-        length = (length - convolution.kernel_size[0]) // convolution.stride[0] + 1
-    return length
+        return super().forward(x.transpose(1, 2), positions, token_types=token_types)
