@@ -484,6 +484,15 @@ def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> 
     assert ((counts - n * wanted).abs() < 5 * (n * wanted * (1 - wanted)).sqrt()).all()
 
 
+def test_a_token_without_probability_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number is drawn from 0 to below 1."""
+    found = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]], dtype=torch.float64)
+    for number, token in ((0.0, 1), (0.25, 3), (1 - 2**-53, 3)):
+        drawn = torch.tensor([[number]], dtype=torch.float64)
+        monkeypatch.setattr(torch, "rand", lambda *_, drawn=drawn, **__: drawn)
+        assert draw(found, None).tolist() == [[token]]
+
+
 def test_what_is_drawn_from_a_large_vocabulary() -> None:
     """Tokens without probability are never drawn, wherever they are."""
     shares = torch.zeros(50_000)
