@@ -12,8 +12,8 @@ import pytest
 import torch
 from one_step import check_one_step
 from scipy import stats
-from toy_encoders import CLASSES, RECIPE_OF_CLASSES, TEXTS, VOCAB, words, write_encoder
 from torch import nn
+from toy_encoders import CLASSES, RECIPE_OF_CLASSES, TEXTS, VOCAB, words, write_encoder
 from transformers import BertConfig, BertForSequenceClassification
 from trials import Refused
 
