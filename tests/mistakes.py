@@ -219,6 +219,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec(name="«3»"),
         [("`name` must be a string, not the integer `3`",)],
     ),
+    "an integer for a kind": (
+        spec("norm = { kind = «3» }"),
+        [
+            (
+                "`kind` must be a string, not the integer `3`",
+                "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
+                "`rms_norm`, `scale_norm`, `std_norm`",
+            )
+        ],
+    ),
     "an integer for a table": (
         spec("encoder = «3»"),
         [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.files.atomic import copy_synced, make_folder, new_file, new_folder, write_text
+from zoo.files.atomic import copy_synced, make_folder, new_file, new_folder, sync, write_text
 
 SPEC = """
 format = 1
@@ -102,8 +102,8 @@ def test_the_file_is_on_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
     with new_file(path) as file:
-        file.write(bytes(50_000))
-        file.write(bytes(50_000))
+        file.write(bytes(99_999))
+        file.write(b"x")  # too little to leave the buffer by itself
     inode = path.stat().st_ino
     assert done[:2] == [("sync", inode), ("rename", inode)]
     folders = {("sync", folder.stat().st_ino) for folder in (path.parent, tmp_path)}
@@ -127,9 +127,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_a_copy_is_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(bytes(100_000))
+    source.write_bytes(bytes(100))  # too few to leave the buffer by themselves
     copy_synced(source, target)
-    assert synced == [(target.stat().st_ino, 100_000)]
+    assert synced == [(target.stat().st_ino, 100)]
 
 
 def test_the_files_of_a_folder_are_on_disk_before_it_has_its_name(
@@ -155,6 +155,15 @@ def test_folders_are_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> N
     """Each folder is synced before another is created in it."""
     make_folder(tmp_path / "a" / "b")
     assert [inode for inode, _ in synced] == [p.stat().st_ino for p in (tmp_path, tmp_path / "a")]
+
+
+def test_syncing_leaves_no_file_open(tmp_path: Path) -> None:
+    next_descriptor = os.dup(0)
+    os.close(next_descriptor)
+    sync(tmp_path)
+    found = os.dup(0)
+    os.close(found)
+    assert found == next_descriptor
 
 
 FULL = """

@@ -242,7 +242,7 @@ def test_a_plugin_that_cannot_be_loaded(
         assert frames
         assert all(line.startswith(f"  {project}") for line in frames)
         assert any(line and line in frames[-1] for line in code.splitlines())
-    with pytest.raises(zoo.PluginError):
+    with pytest.raises(zoo.PluginError, match=re.escape(message)):
         zoo.read_spec("spec.toml")
 
 
@@ -371,7 +371,7 @@ def test_a_value_error_of_a_plugin_is_an_error_of_the_spec(refused: Refused, pro
     assert refused("validate", "spec.toml") == (
         'spec.toml:9:7: error: mine needs more\n    9 | ffn = "mine"\n      |       ^^^^^^\n'
     )
-    with pytest.raises(zoo.SpecError):
+    with pytest.raises(zoo.SpecError, match="mine needs more"):
         zoo.read_spec("spec.toml")
 
 
@@ -568,7 +568,7 @@ def test_a_plugin_whose_layout_fails(
         told = refused(*command, "spec.toml")
         assert told.startswith(f"error: `layout` of ffn.mine (Mine) failed: {message}")
         assert "zoo_components" not in told  # the stack and the block that called it
-    with pytest.raises(zoo.PluginError):
+    with pytest.raises(zoo.PluginError, match=re.escape(message)):
         _ = zoo.read_spec("spec.toml").n_parameters
 
 

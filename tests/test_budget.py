@@ -90,9 +90,19 @@ def test_a_spec_cannot_raise_it() -> None:
     assert "unknown key" in refusal(spec() + "budget = 1\n")
 
 
-@pytest.mark.parametrize("option", ["layers", "layers=", "layers=-1", "layers=x", "leyers=5"])
-def test_options_that_are_none(option: str) -> None:
-    with pytest.raises(ZooError):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("layers", "must be a positive integer, not ``"),
+        ("layers=", "must be a positive integer, not ``"),
+        ("layers=0", "must be a positive integer, not `0`"),
+        ("layers=-1", "must be a positive integer, not `-1`"),
+        ("layers=x", "must be a positive integer, not `x`"),
+        ("leyers=5", "there is no budget `leyers`"),
+    ],
+)
+def test_options_that_are_none(option: str, message: str) -> None:
+    with pytest.raises(ZooError, match=message):
         Budget.from_options([option])
 
 

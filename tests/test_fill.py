@@ -403,6 +403,7 @@ def test_table_is_what_its_program_makes(tmp_path: Path) -> None:
 def test_constants() -> None:
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
         assert filled(70_000, Constant(42.0), dtype=dtype).unique().tolist() == [42]
+    assert filled(1, Constant(2**24 + 1), dtype=torch.int32).item() == 2**24 + 1  # no float32
     assert filled(70_000, Constant(0.1)).unique().tolist() == [f32(0.1)]
     assert filled(3, Constant(0.1), dtype=torch.float64).unique().tolist() == [f32(0.1)]
 
@@ -516,6 +517,14 @@ def test_distributions_refuse_numbers_that_mean_nothing(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match="must be"):
         make()
+
+
+def test_distributions_take_all_that_float32_holds() -> None:
+    largest = float(np.finfo(np.float32).max)
+    for value in (-largest, largest):
+        assert filled(1, Constant(value)).item() == value
+    for distribution in (Uniform(0.0), Normal(0.0), TruncatedNormal(0.0)):
+        assert not filled(9, distribution).any()
 
 
 def test_describing_a_distribution_imports_neither_torch_nor_numpy() -> None:

@@ -484,6 +484,15 @@ def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> 
     assert ((counts - n * wanted).abs() < 5 * (n * wanted * (1 - wanted)).sqrt()).all()
 
 
+def test_a_token_without_probability_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number is drawn from 0 to below 1."""
+    found = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]], dtype=torch.float64)
+    for number, token in ((0.0, 1), (0.25, 3), (1 - 2**-53, 3)):
+        drawn = torch.tensor([[number]], dtype=torch.float64)
+        monkeypatch.setattr(torch, "rand", lambda *_, drawn=drawn, **__: drawn)
+        assert draw(found, None).tolist() == [[token]]
+
+
 def test_what_is_drawn_from_a_large_vocabulary() -> None:
     """Tokens without probability are never drawn, wherever they are."""
     shares = torch.zeros(50_000)
@@ -584,11 +593,11 @@ def test_answers_are_drawn_as_for_repeated_prompts(
     decoders: peers.Pair, translators: peers.Pair, draft: zoo.Lookup | None
 ) -> None:
     limits: dict[str, Any] = {"top_k": 9, "encoder_no_repeat_ngram_size": 2, "seed": 5}
-    for ours in (decoders[1], translators[1]):
+    for ours, n in ((decoders[1], 3), (translators[1], 2)):
         start = {"start": START} if hasattr(ours, "encode") else {}
         asked: dict[str, Any] = {"max_new_tokens": NEW, "eos": [EOS, 7], "draft": draft, **start}
-        found = zoo.generate(ours, PROMPTS, method=zoo.Sampling(n_answers=3, **limits), **asked)
-        repeated = [prompt for prompt in PROMPTS for _ in range(3)]
+        found = zoo.generate(ours, PROMPTS, method=zoo.Sampling(n_answers=n, **limits), **asked)
+        repeated = [prompt for prompt in PROMPTS for _ in range(n)]
         wanted = zoo.generate(ours, repeated, method=zoo.Sampling(**limits), **asked)
         flat = [one for first in found for one in (first, *first.others)]
         assert [one.ids for one in flat] == [one.ids for one in wanted]

@@ -365,5 +365,5 @@ def test_deviations_are_positive_and_of_a_size_that_floats_hold(
     cls: type[Init], key: str, value: float
 ) -> None:
     more = {"n_layers": 2} if cls is DepthScaledInit else {}
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match=rf"{key}\n  Input should be (greater|less|a finite)"):
         cls(kind="x", **more, **{key: value})

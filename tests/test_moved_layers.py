@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import zoo
@@ -42,5 +43,10 @@ def test_layers_with_windows_of_two_sizes(copied: bool, tmp_path: Path) -> None:
 
 
 def test_equal_layers_may_change_places(tmp_path: Path) -> None:
-    zoo.save(swapped(zoo.build(SPEC), 1, 2), tmp_path)
-    zoo.load(tmp_path)
+    model = zoo.build(SPEC)
+    first, second = (model.get_submodule(f"decoder.layers.{i}").state_dict() for i in (1, 2))
+    zoo.save(swapped(model, 1, 2), tmp_path)
+    loaded = zoo.load(tmp_path)
+    for i, layer in ((1, second), (2, first)):
+        found = loaded.get_submodule(f"decoder.layers.{i}").state_dict()
+        torch.testing.assert_close(found, layer, rtol=0, atol=0)

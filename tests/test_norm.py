@@ -361,7 +361,7 @@ def test_what_speaks_of_a_weight_needs_one(cls: type[Norm], values: dict[str, An
 @pytest.mark.parametrize("eps", [0.0, -1e-6, float("nan"), float("inf")])
 @pytest.mark.parametrize("cls", [LayerNorm, RmsNorm, StdNorm, ScaleNorm, BatchNorm])
 def test_epsilons_are_positive(cls: type[Norm], eps: float) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match=r"greater than 0|finite number"):
         cls(kind="x", width=WIDTH, eps=eps)  # type: ignore[call-arg]
 
 

@@ -103,6 +103,11 @@ def test_scores_are_those_of_each_row_alone(name: str) -> None:
     assert decoding._recording is not None
 
 
+@pytest.mark.parametrize(("capacity", "room"), [(1, 8), (8, 8), (9, 16)])
+def test_no_more_room_than_rows_of_masks_need(capacity: int, room: int) -> None:
+    assert FixedCache(Cache(capacity), torch.device("cpu")).capacity == room
+
+
 DECODER = {"position": "rotary"}
 PROMPTS = [[3, 7, 4, 9, 11], [8, 4], [7, 5, 3]]
 METHODS = {

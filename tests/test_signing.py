@@ -78,6 +78,16 @@ def test_a_signature_is_checked_with_its_key(
     zoo.load(signed)
 
 
+def test_a_signature_is_replaced_by_that_of_another_key(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_key("other")
+    assert run(["bundle", "sign", "bundle", "--key", "other.key"]) == 0
+    assert run(["bundle", "verify", "bundle", "--key", "other.pem"]) == 0
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
+    assert "the signature is not that of the key over these files" in told
+
+
 def test_another_program_checks_it_too(signed: Path) -> None:
     """The command line of model-signing."""
     command = [sys.executable, "-m", "model_signing", "verify", "key", "bundle"]

@@ -322,10 +322,13 @@ def test_on_first_use_a_web_server_is_no_broken_plugin(
     assert "plugin" not in told
 
 
+BROKEN_OFF = r"`model\.safetensors` ends after 5,000 of"
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_download_goes_on_where_it_ended(fetch: Pull, hub: Hub, ranges: bool) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     hub.truncate, hub.ranges = None, ranges
     hub.requests.clear()
@@ -341,7 +344,7 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
     hub.files["/elsewhere"] = hub.files.pop("/m/model.safetensors")
     hub.moved["/m/model.safetensors"] = f"{hub.url}/elsewhere"
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     hub.truncate, hub.ranges = None, True
     hub.requests.clear()
@@ -367,7 +370,7 @@ def test_the_longest_part_is_taken_up(
     """One that was written to a moment ago may be another's, who needs it still."""
     monkeypatch.setattr(fetching, "_ABANDONED", 3600.0)  # longer than a machine pauses a test
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     left = left_in(store)
     content = hub.files["/m/model.safetensors"]
@@ -391,7 +394,7 @@ def test_the_part_of_another_user_is_no_obstacle(
     mode: int, asked: str, fetch: Pull, hub: Hub, store: Store
 ) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     left_in(store).chmod(mode)
     hub.truncate, hub.ranges = None, True
@@ -443,7 +446,7 @@ def test_what_a_killed_pull_has_received_is_not_asked_for_again(
 def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
     """As after an interruption between the last byte and the digest."""
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     part = left_in(store)
     part.write_bytes(hub.files["/m/model.safetensors"])
@@ -455,7 +458,7 @@ def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store:
 
 def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     part = left_in(store)
     part.write_bytes(b"?" * 5000)
@@ -467,7 +470,7 @@ def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) ->
 
 def test_a_part_is_left_out_once_and_no_more(fetch: Pull, hub: Hub) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     hub.truncate = None
     repoint(hub)
@@ -479,7 +482,7 @@ def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: P
     """Without known digests, a mixture of two files would not be noticed."""
     register(project, "small.v1", untold(f"{hub.url}/m"))
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch(trust_first_use=True)
     other = bundle(seed=1)
     hub.files |= {f"/other/{path}": content for path, content in other.items()}
@@ -604,7 +607,7 @@ def test_a_part_of_what_may_have_changed_is_not_taken_up(
     be noticed."""
     register(project, "small.v1", untold(f"{hub.url}/m"))
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch(trust_first_use=True)
     assert not list((store.root / "partial").iterdir())
     repoint(hub)
@@ -701,7 +704,7 @@ def test_what_is_whole_stays_when_another_file_breaks_off(
 
 def test_a_server_that_sends_another_part_than_was_asked_for(fetch: Pull, hub: Hub) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     hub.truncate, hub.ranges, hub.shift = None, True, 10
     with pytest.raises(SourceError, match="comes from byte 5,010 on"):
@@ -715,7 +718,7 @@ def test_a_server_that_sends_another_part_than_was_asked_for(fetch: Pull, hub: H
 
 def test_a_server_that_does_not_say_which_part_it_sends(fetch: Pull, hub: Hub) -> None:
     hub.truncate, hub.ranges = 5000, False
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match=BROKEN_OFF):
         fetch()
     hub.truncate, hub.ranges, hub.unit = None, True, "pages"
     with pytest.raises(SourceError, match="sends a part and does not say which"):

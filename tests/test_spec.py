@@ -484,10 +484,10 @@ def test_what_is_tied_through_others_is_one_tensor() -> None:
 def test_the_ends_of_what_a_number_may_be(kind: Any, least: float, too_small: float) -> None:
     number = TypeAdapter(kind)
     assert number.validate_python(least) == least
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="greater than"):
         number.validate_python(too_small)
 
 
 def test_dropout_leaves_something() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="less than 1"):
         TypeAdapter(Probability).validate_python(1.0)

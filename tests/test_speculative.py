@@ -289,6 +289,17 @@ def test_what_does_not_fit() -> None:
         zoo.Draft(model, n_tokens=2.0)  # type: ignore[arg-type]
 
 
+def test_guesses_as_far_as_positions_stay_the_same() -> None:
+    """The last of the new tokens is not read."""
+    model, (prompt, n) = built(tiny(position=DYNAMIC)), ([8, 4], 5)
+    assert len(prompt) + n - 1 == DYNAMIC["original_length"]
+    (expected,) = zoo.generate(model, [prompt], max_new_tokens=n)
+    (found,) = zoo.generate(model, [prompt], max_new_tokens=n, draft=zoo.Lookup())
+    assert found.ids == expected.ids
+    with pytest.raises(InputError, match="told apart otherwise in so long a sequence"):
+        zoo.generate(model, [prompt], max_new_tokens=n + 1, draft=zoo.Lookup())
+
+
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling()])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_draft_that_computes_no_numbers(method: Any, value: float) -> None:

@@ -906,7 +906,7 @@ def test_every_byte_in_the_store_counts(published: Path, store: Store) -> None:
         content = bytearray(weights())
         content[at] ^= 1
         written_to(store, bytes(content))
-        with pytest.raises(zoo.WeightsError):
+        with pytest.raises(zoo.WeightsError, match=r"model\.safetensors: error: "):
             zoo.load("small")
 
 

@@ -295,7 +295,7 @@ def test_no_source_is_in_two_parts(
     examples = [Example(*pair) for pair in pairs]
     sources = {example.source for example in examples}
     if sum(counts) >= len(sources):
-        with pytest.raises(TrainingError):
+        with pytest.raises(TrainingError, match="none would be left"):
             held_out(examples, counts, seed)
         return
     parts = held_out(examples, counts, seed)

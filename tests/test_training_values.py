@@ -12,6 +12,7 @@ import pytest
 import torch
 from one_step import check_one_step
 from scipy import stats
+from torch import nn
 from toy_encoders import CLASSES, RECIPE_OF_CLASSES, TEXTS, VOCAB, words, write_encoder
 from transformers import BertConfig, BertForSequenceClassification
 from trials import Refused
@@ -86,6 +87,15 @@ def test_f1_of_several_classes() -> None:
     assert macro == pytest.approx((2 / 3 + 0) / 2)
     assert micro_and_macro_f1([[False]], [[False]]) == (0.0, 0.0)
     assert micro_and_macro_f1(right, right) == (1.0, 1.0)
+
+
+def test_a_class_with_a_probability_of_a_half_is_not_told() -> None:
+    labels = torch.tensor([[1.0, 1.0, 0.0, torch.nan]], dtype=torch.float64)
+    batch = ValuedBatch(torch.tensor([[1]]), {}, labels, binary=True)
+    model = nn.Embedding.from_pretrained(torch.zeros(2, 4))  # scores of 0, for an id
+    loss, n_right = loss_and_hits(model, batch).tolist()
+    assert loss == pytest.approx(3 * math.log(2))  # of the classes that are stated
+    assert n_right == 1
 
 
 def test_correlations_are_those_of_scipy() -> None:

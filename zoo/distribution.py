@@ -1,7 +1,8 @@
 """Distributions of initial weights: descriptions only, from which `zoo.fill` draws.
 
 A distribution is plain data, so that a component can state how its weights start without importing
-torch. Every number is rounded once to float32 when it is used, so it must be a finite float32.
+torch. Every number is rounded once to float32 when it is used, but for the constant of a tensor of
+integers, so it must be a finite float32.
 """
 
 from __future__ import annotations

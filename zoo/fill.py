@@ -11,7 +11,7 @@ Each tensor has a stream of its own, which depends on the seed and on the tensor
 Element i of the tensor, in C order, is made of word w = words[i]. Float operations are float32
 and rounded once (to nearest, ties to even); shifts are arithmetic; f32() rounds to float32.
 
-    Constant(v)        f32(v)
+    Constant(v)        f32(v), and v itself in a tensor of integers
     Uniform(b)         (w >> 8) * f32(b * 2**-23)
     Normal(s)          z(w) * f32(s)
     TruncatedNormal    z((w * k) >> 31) * f32(std)
