@@ -53,6 +53,15 @@ def of_gemma3(tokenizer: Any) -> Any:
     return transformers.Gemma3Processor(images, tokenizer, image_seq_length=4)
 
 
+def of_idefics3(tokenizer: Any) -> Any:
+    """It makes up to 3 x 3 parts of an image, and one of the whole."""
+    images = transformers.Idefics3ImageProcessorPil(
+        size={"longest_edge": 30}, max_image_size={"longest_edge": 12}
+    )
+    return transformers.Idefics3Processor(images, tokenizer, image_seq_len=4)
+
+
+OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
 KINDS = {
     "gemma3": Kind(
         "<start_of_image>",
@@ -63,6 +72,18 @@ KINDS = {
             "eoi_token": "<end_of_image>",
         },
         of_gemma3,
+    ),
+    "idefics3": Kind(
+        "<image>",
+        {
+            **OF_PARTS,
+            90: "<image>",
+            91: "<fake_token_around_image>",
+            92: "<global-img>",
+            93: "<end_of_utterance>",
+        },
+        {},
+        of_idefics3,
     ),
 }
 
@@ -103,7 +124,8 @@ class Published:
     def ids(self, text: str, paths: list[str], **more: Any) -> list[int]:
         images = [Image.open(path).convert("RGB") for path in paths]
         given = self.processor(text=text, images=images or None, return_tensors="pt", **more)
-        given.pop("labels", None)
+        for unread in ("labels", "rows", "cols"):
+            given.pop(unread, None)
         n_read = given["input_ids"].shape[1]
         options = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 3}
         found = self.model.generate(**given, max_new_tokens=N_NEW, **options)
@@ -144,7 +166,7 @@ def test_texts_with_images(
 def test_several_texts(truth: Published, model: str, project: Path) -> None:
     """Of other lengths and numbers of images, with a cache and without."""
     one, other, place = draw("one.png"), draw("other.jpg", 29, 20), truth.kind.place
-    texts = [f"{place} w8 w9", f"{place} w30 {place} w31 w32 w33", f"{place}w14"]
+    texts = [f"{place} w8 w9", f"{place} w50 {place} w51 w52 w53", f"{place}w14"]
     images = [[other], [one, other], [one]]
     text_model = zoo.TextModel.load(model)
     found = text_model.run(texts, images=images, max_new_tokens=N_NEW)

@@ -251,6 +251,8 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("llava", "mistral", "clip_vision_model", FULL, 1),
         ("llava", "qwen2", "siglip_vision_model", FULL, 1),
         ("gemma3", None, None, {"mm_tokens_per_image": 49}, 0),
+        ("idefics3", None, None, {"scale_factor": 7}, 0),
+        ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
@@ -303,6 +305,14 @@ REFUSED = {
     "patches that are no squares": (
         tiny("gemma3", mm_tokens_per_image=12),
         "patches that are no whole squares for each state are not read",
+    ),
+    "another decoder in Idefics3": (
+        inside("idefics3", "text_config", model_type="mistral"),
+        "a decoder that is not Llama is not read",
+    ),
+    "patches whose positions are rounded": (
+        inside("idefics3", "vision_config", image_size=38),
+        "positions transformers may round to those of others are not read",
     ),
     "a text that sees later tokens": (
         inside("gemma3", "text_config", use_bidirectional_attention=True),
