@@ -61,6 +61,12 @@ def of_idefics3(tokenizer: Any) -> Any:
     return transformers.Idefics3Processor(images, tokenizer, image_seq_len=4)
 
 
+def of_paligemma(tokenizer: Any) -> Any:
+    size = {"height": 12, "width": 12}
+    images = transformers.SiglipImageProcessorPil(size=size, image_seq_length=9)
+    return transformers.PaliGemmaProcessor(images, tokenizer)
+
+
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
 KINDS = {
     "gemma3": Kind(
@@ -85,6 +91,7 @@ KINDS = {
         {},
         of_idefics3,
     ),
+    "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 
 

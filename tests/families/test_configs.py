@@ -251,6 +251,9 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("llava", "mistral", "clip_vision_model", FULL, 1),
         ("llava", "qwen2", "siglip_vision_model", FULL, 1),
         ("gemma3", None, None, {"mm_tokens_per_image": 49}, 0),
+        ("paligemma", None, None, {}, 0),
+        ("paligemma", "gemma", "siglip_vision_model", {}, 0),
+        ("paligemma", "gemma2", "siglip_vision_model", {}, 0),
         ("idefics3", None, None, {"scale_factor": 7}, 0),
         ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
     ],
@@ -305,6 +308,10 @@ REFUSED = {
     "patches that are no squares": (
         tiny("gemma3", mm_tokens_per_image=12),
         "patches that are no whole squares for each state are not read",
+    ),
+    "another decoder in PaliGemma": (
+        inside("paligemma", "text_config", model_type="llama"),
+        "a decoder that is neither Gemma nor Gemma 2 is not read",
     ),
     "another decoder in Idefics3": (
         inside("idefics3", "text_config", model_type="mistral"),
