@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from small_specs import TINY_IMAGE_TEXT
+from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
 import zoo
