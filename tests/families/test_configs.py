@@ -309,6 +309,11 @@ REFUSED = {
         tiny("gemma3", mm_tokens_per_image=12),
         "patches that are no whole squares for each state are not read",
     ),
+    "a value of an inner table that nothing reads": (
+        inside("encoder-decoder", "decoder", tie_word_embeddings=False),
+        "json:[0-9]+:[0-9]+: error: `tie_word_embeddings` in `decoder` is false, and nothing reads "
+        "it; only its default, true, is supported",
+    ),
     "another decoder in PaliGemma": (
         inside("paligemma", "text_config", model_type="llama"),
         "a decoder that is neither Gemma nor Gemma 2 is not read",

@@ -32,7 +32,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.expression import names_in
+from zoo.families.expression import fields_in, names_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.validating.value_errors import Format, nearest_literal, value_message
@@ -170,6 +170,11 @@ class Family:
                 pending += _expressions(self.let[name][0])
             names |= new
         return frozenset(names), frozenset(keys)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The fields of tables that any expression reads, such as those of a `text_config`."""
+        return frozenset().union(*map(fields_in, self.expressions()))
 
     def expressions(self) -> Iterator[str]:
         """Yield every expression."""
