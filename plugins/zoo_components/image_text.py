@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, NotWith, stated
-from zoo.purpose import Generation, InsertedImages
+from zoo.purpose import InsertedImages
 from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.builders import Decoder, layout_of
@@ -217,10 +217,8 @@ class ImageTextDecoder(Decoder):
         return InsertedImages(self.image_id, stated(shape), n_states)
 
     @property
-    def generation(self) -> Generation | None:
-        how = super().generation
-        whole = self.bidirectional == "prompt"
-        return None if how is None else how._replace(bidirectional_prompt=whole)
+    def _bidirectional_prompt(self) -> bool:
+        return self.bidirectional == "prompt"
 
     def layout(self) -> Layout:
         return layout_of(
