@@ -4,6 +4,7 @@ this processor and the generation of `transformers`."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,3 +225,24 @@ def test_a_processor_that_is_not_known(
         path.write_text(before)
     assert "how the processor `OtherProcessor` writes images into a text is not known" in told
     assert "processor_config.json:1:" in told
+
+
+def test_ids_alone(truth: Published, model: str, project: Path, refused: Refused) -> None:
+    """Without a tokenizer, all tokens are written, and each part of an image has a place."""
+    one, place = draw("one.png"), truth.kind.place
+    text_model = zoo.TextModel.load(model)
+    assert text_model.images is not None
+    row = text_model.images.row(f"{place} w8 w9", [one])
+    n_states = len([id_ for id_ in row.ids if id_ == 90]) // len(row.images)
+    written, seen = [], 0
+    for id_ in row.ids:
+        seen += id_ == 90
+        if id_ != 90 or seen % n_states == 1:
+            written.append(str(id_))
+    shutil.copytree(model, "alone")
+    Path("alone/tokenizer.json").unlink()
+    alone = zoo.TextModel.load("alone")
+    assert alone.images is not None
+    assert alone.images.row(" ".join(written), [one]).ids == row.ids
+    told = refused("run", "alone", " ".join([*written, "90"]), "--image", one)
+    assert "write the id 90 once for each part of an image" in told
