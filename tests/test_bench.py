@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_specs import TINY_DUAL
+from small_specs import TINY_DUAL, TINY_IMAGE_TEXT
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
@@ -86,6 +86,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def rows_of(*specs: dict[str, Any], **options: Any) -> dict[tuple[str, str], Any]:
     found = zoo.bench(specs, **{**SIZES, **options})["rows"]
     return {(row["phase"], row["name"]): row for row in found}
+
+
+def test_texts_are_measured_without_images() -> None:
+    found = zoo.bench([DECODER, TINY_IMAGE_TEXT], tasks="forward", **SIZES)
+    assert found["without_images"] == ["image-text"]
+    told = "the texts of image-text are without images, which may stand in them"
+    assert told in bench_text(found).splitlines()
+    assert "without images" not in bench_text({**found, "without_images": []})
 
 
 # --- rates --------------------------------------------------------------------------------------

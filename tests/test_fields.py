@@ -187,6 +187,8 @@ FIELDS: Mapping[str, Case] = {
     },
     **{f"attention.latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
+    "builder.image_text_decoder.projector.merge": Case(instead=[3]),
+    "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),
     "builder.dual_encoder.*.d_model": Case(around=OF_ONE_WIDTH),
     "builder.dual_encoder.*.output_width": Case(around=OF_ONE_WIDTH),
     "builder.*.count_positions": Case({"pad_id": 0}),
@@ -453,8 +455,11 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
             found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)
     if isinstance(model, ImageTextDecoder):
         found["images"] = found.pop("image")
-        own, at = found["target"], slice(2, 2 + N_PATCHES)
+        n_states = model.projector.n_states(N_PATCHES + (model.image_states == "all"))
+        own, at = found["target"], slice(2, 2 + n_states)
         own[own == model.image_id], own[:, at] = VOCAB - 1, model.image_id
+        if model.bidirectional == "prompt":
+            found["prompt"] = torch.arange(LENGTH).expand(2, -1) < LENGTH - 2
     if getattr(model, "memory_width", None):
         found["memory"] = torch.randn(2, 5, model.memory_width, generator=random).to(dtype)
     return found

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from small_specs import TINY_IMAGE_TEXT
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
 import zoo
 from zoo.cli import run
 from zoo.machine.prepacking import WIDTH as BAG
-from zoo.reports.flops import human_flops
+from zoo.reports.flops import flops_text, human_flops
 
 T = 24
 D, HEADS, KV_HEADS, WIDTH, D_FF, V = 64, 4, 2, 16, 96, 50
@@ -190,6 +191,18 @@ def test_a_model_that_describes_images_reads_one() -> None:
     assert found["forward"] == EYES + 3 * (layer + scores) + HEAD
     assert (found["images"], found["length"]) == (1, T)
     assert found["per_token"] is found["per_image"] is None
+
+
+def test_a_text_is_counted_without_the_images_that_may_stand_in_it() -> None:
+    found = zoo.flops(TINY_IMAGE_TEXT, 16)
+    decoder = {**TINY_IMAGE_TEXT, **TINY_IMAGE_TEXT["decoder"], "builder": "decoder"}
+    for key in ("image", "image_id", "decoder"):
+        del decoder[key]
+    alone = zoo.flops(decoder, 16)
+    assert (found["images"], found["per_token"]) == (0, alone["per_token"])
+    assert found["forward"] == alone["forward"]
+    assert flops_text(found).splitlines()[0] == "image-text  16 tokens, without images"
+    assert flops_text(alone).splitlines()[0] == "image-text  16 tokens"
 
 
 def test_a_learned_query_is_a_token_that_attends() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from zoo.errors import WeightsError
 from zoo.images.files import read_image
-from zoo.images.pixels import pixels_of
+from zoo.images.pixels import parts_of, pixels_of
 from zoo.images.settings import ImageSettings, read_image_settings
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -49,6 +49,19 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 22, "width": 22}},
     "siglip, the shorter side": {"image_processor_type": "SiglipImageProcessor", "size": 22},
+    "gemma3": {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "size": {"height": 24, "width": 20},
+        "do_pan_and_scan": None,
+        "pan_and_scan_max_num_crops": None,
+        "image_seq_length": 4,
+    },
+    "idefics3, not split": {
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": 40},
+        "max_image_size": {"longest_edge": 12},
+        "do_image_splitting": False,
+    },
     "beit": {
         "feature_extractor_type": "BeitFeatureExtractor",
         "size": 26,
@@ -93,7 +106,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
 }
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
-MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2"]
+MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
+MODEL_TYPES += ["idefics3", "smolvlm"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -118,10 +132,38 @@ def test_pixels_are_those_of_transformers(name: str, size: tuple[int, int], tmp_
     assert type(processor).__name__.endswith("ImageProcessorPil")
     image = drawn(*size)
     expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    if expected.ndim == 4:  # the images of one text
+        (expected,) = expected
     found = pixels_of(image, settings)
     assert found.dtype == torch.float32
     assert found.shape == expected.shape
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("processor", ["Idefics3", "SmolVLM"])
+@pytest.mark.parametrize("do_resize", [True, False])
+def test_parts_are_those_of_transformers(
+    do_resize: bool, processor: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    settings = settings_in(
+        tmp_path,
+        {
+            "image_processor_type": f"{processor}ImageProcessor",
+            "size": {"longest_edge": 40},
+            "max_image_size": {"longest_edge": 12},
+            "do_resize": do_resize,
+            "video_sampling": {"fps": 1},
+        },
+    )
+    made = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="np", return_row_col_info=True)
+    found = parts_of(image, settings)
+    assert ([[found.rows]], [[found.columns]]) == (expected["rows"], expected["cols"])
+    assert len(found.pixels) == found.rows * found.columns + 1
+    pixels = torch.stack(found.pixels).numpy()
+    np.testing.assert_allclose(pixels, expected["pixel_values"][0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -140,7 +182,10 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
     np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("processor", ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip"])
+@pytest.mark.parametrize(
+    "processor",
+    ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"],
+)
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
     """What counts where a file is silent, of every image processor that transformers has without
     torchvision."""
@@ -148,13 +193,13 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
     theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
     for key in ImageSettings.model_fields.keys() - {"order"}:
         found, expected = getattr(own, key), getattr(theirs, key, None)
-        if key in ("size", "crop_size"):
+        if key in ("size", "crop_size", "max_image_size"):
             found = found and found.model_dump(exclude_none=True)
             expected = expected and dict(expected)
         assert found == expected or (found is False and expected is None), key
 
 
-@pytest.mark.parametrize("processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip"])
+@pytest.mark.parametrize("processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3"])
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()
     made.save_pretrained(tmp_path)
@@ -176,7 +221,8 @@ def test_the_type_of_the_model_says_what_the_settings_do_not(
     found = read_image_settings(tmp_path, config).settings
     image = drawn(37, 53)
     expected = processor(images=image, return_tensors="np")["pixel_values"][0]
-    np.testing.assert_allclose(pixels_of(image, found).numpy(), expected, rtol=0, atol=1e-6)
+    pixels = torch.stack(parts_of(image, found).pixels).numpy()
+    np.testing.assert_allclose(pixels, expected.reshape(pixels.shape), rtol=0, atol=1e-6)
 
 
 def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
@@ -205,7 +251,18 @@ WRONG = {
         '{"image_processor_type": "CLIPImageProcessor", "do_center_crop": null}',
         "`do_center_crop` is null",
     ),
-    "padding": (VIT + '"do_pad": true}', "`do_pad` must be"),
+    "padding": (VIT + '"do_pad": true}', "`do_pad` and `do_image_splitting` need a"),
+    "parts that are panned": (
+        '{"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": true}',
+        "`do_pan_and_scan` is not supported",
+    ),
+    "parts of no size": (VIT + '"do_image_splitting": true}', "need a `max_image_size`"),
+    "parts of two sizes": (
+        '{"image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"height": 3, '
+        '"width": 4}}',
+        "`max_image_size` must state `longest_edge`",
+    ),
+    "the longer side alone": (VIT + '"size": {"longest_edge": 4}}', "goes with a `max_image_size`"),
     "a value of another kind": (VIT + '"do_resize": 1}', "`do_resize` must be `true` or `false`"),
     "a filter that there is not": (VIT + '"resample": 7}', "`resample` must be at most 5"),
     "a filter that is a boolean": (VIT + '"resample": true}', "`resample` must be an integer"),
@@ -221,7 +278,7 @@ WRONG = {
     ),
     "the longer side": (
         VIT + '"size": {"shortest_edge": 3, "longest_edge": 4}}',
-        "`size.longest_edge` is a setting of images that is not supported",
+        "`size` must state `height` and `width`, or",
     ),
     "one side": (VIT + '"size": {"height": 3}}', "`size` must state `height` and `width`, or"),
     "no pixel": (VIT + '"size": 0}', "`size.height` must be greater than 0"),

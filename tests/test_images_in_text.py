@@ -70,6 +70,101 @@ def test_what_is_read_of_an_image(activation: str, states: str, n_states: int) -
     assert generation.inserted_images.n_states == n_states
 
 
+@pytest.mark.parametrize("merge_by", ["concatenation", "mean"])
+def test_states_of_patches_become_one(merge_by: str) -> None:
+    """Squares of patches, by loops over rows and columns, and a norm of what they become."""
+    spec = changed("image.embedding.image_size", 12) | {
+        "projector": {"merge": 3, "merge_by": merge_by, "norm": "rms_norm", "activation": "none"}
+    }
+    spec["image"]["position"]["max_length"] = 37
+    model = built(spec)
+    images = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(2)).double()
+    grid = model.image(images)[0][:, 1:].unflatten(1, (6, 6))
+    expected = []
+    for row in range(0, 6, 3):
+        for column in range(0, 6, 3):
+            square = [grid[:, row + i, column + j] for i in range(3) for j in range(3)]
+            one = torch.cat(square, -1) if merge_by == "concatenation" else sum(square) / 9
+            assert isinstance(one, torch.Tensor)
+            one = one / one.square().mean(-1, keepdim=True).add(1e-6).sqrt()
+            one = one * model.projector.norm.weight
+            expected.append(one @ model.projector.proj.weight.T + model.projector.proj.bias)
+    torch.testing.assert_close(model.read_images(images), torch.stack(expected, 1))
+    assert model.spec.model.generation is not None
+    assert model.spec.model.generation.inserted_images.n_states == 4
+    width = 12 * (9 if merge_by == "concatenation" else 1)
+    n_parameters = sum(one.numel() for one in model.projector.parameters())
+    assert n_parameters == width + width * 16 + 16
+    assert model.spec.layout.find("projector.proj.weight").shape == (16, width)
+
+
+BIDIRECTIONAL = {
+    # query, key: whether the one sees the other, of `1 2 image 3` with an image of four states
+    "none": lambda i, j: j <= i,
+    "image": lambda i, j: j <= i or (2 <= i < 6 and 2 <= j < 6),
+    "prompt": lambda i, j: j <= i or (i < 6 and j < 6),
+}
+
+
+@pytest.mark.parametrize("kind", BIDIRECTIONAL)
+@pytest.mark.parametrize("window", [None, 3])
+def test_who_sees_later_tokens(kind: str, window: int | None) -> None:
+    """In the attention maps, within the window of a layer, with two images each sees itself."""
+    spec = changed("bidirectional", kind)
+    if window is not None:
+        spec["decoder"]["self_attn"] = {"window": window}
+    model = built(spec)
+    text = torch.tensor([[1, 2, *SEEN, 3, *SEEN]])
+    prompt = (torch.arange(11) < 6)[None] if kind == "prompt" else None
+    _, maps = model(text, IMAGES[:2], prompt=prompt, return_attention=True)
+    for map_ in maps.decoder:
+        for i in range(11):
+            for j in range(11):
+                seen = BIDIRECTIONAL[kind](i, j) or (kind == "image" and i > 6 and j > 6)
+                seen = seen and (window is None or i - j < window)
+                assert bool((map_[0, :, i, j] > 0).all()) == seen, (i, j)
+
+
+def test_padding_is_not_seen_in_a_prompt() -> None:
+    model = built(changed("bidirectional", "prompt"))
+    text = torch.tensor([[0, 0, 1, *SEEN, 3, 5], [1, 2, 4, *SEEN, 3, 5]])
+    mask, prompt = torch.ones_like(text, dtype=torch.bool), torch.ones_like(text, dtype=torch.bool)
+    mask[0, :2], prompt[:, -1] = False, False
+    found = model(text, IMAGES[:2], target_mask=mask, prompt=prompt)
+    alone = model(text[:1, 2:], IMAGES[:1], prompt=prompt[:1, 2:])
+    torch.testing.assert_close(found[:1, 2:], alone)
+    with pytest.raises(ValueError, match='a `prompt` is for a spec that says `bidirectional = "pr'):
+        built(TINY_IMAGE_TEXT)(text, IMAGES[:2], prompt=prompt)
+
+
+@pytest.mark.parametrize("kind", ["image", "prompt"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"cache": False},
+        {"method": zoo.Beam(size=2, length_penalty=0.0)},
+        {"method": zoo.Beam(size=2, length_penalty=0.0), "cache": False},
+        {"draft": zoo.Lookup()},
+    ],
+    ids=lambda asked: " ".join(asked),
+)
+def test_bidirectional_prompts_are_continued(kind: str, asked: dict[str, Any]) -> None:
+    """Prompts of other lengths together, each as calls with all of its tokens continue it."""
+    model = built(changed("bidirectional", kind))
+    found = zoo.generate(model, PROMPTS, images=IMAGES, max_new_tokens=4, **asked)
+    for ids, seen, one in zip(PROMPTS, IMAGES.split(N_IMAGES), found, strict=True):
+        target, score = torch.tensor([[*ids, *one.ids]]), 0.0
+        assert IMAGE_ID not in one.ids
+        prompt = (torch.arange(target.shape[1]) < len(ids))[None] if kind == "prompt" else None
+        logits = model(target, seen if len(seen) else None, prompt=prompt)
+        scores = logits[0, len(ids) - 1 : -1].log_softmax(-1)
+        score = scores.gather(1, torch.tensor(one.ids)[:, None]).sum().item()
+        assert one.score == pytest.approx(score, abs=1e-10)
+        if "method" not in asked:
+            assert scores.argmax(-1).tolist() == list(one.ids)
+
+
 @pytest.mark.parametrize(
     ("embedding", "position", "factor"),
     [
@@ -158,11 +253,41 @@ def test_places_and_images_must_agree(
             "images cannot stand among the vectors of the embedding `projected_vectors`",
         ),
         ("memory_width", 12, "memory_width"),
+        ("projector", {"merge": 3}, "2 x 2 patches cannot be divided into squares of 3 x 3"),
+        (
+            "projector",
+            {"merge_by": "mean"},
+            "`merge_by` of `projector` changes nothing beside `merge = 1`",
+        ),
+        ("bidirectional", "all", "must be one of `none`, `image`, `prompt`"),
     ],
 )
 def test_a_wrong_spec_is_refused(path: str, value: Any, message: str) -> None:
     with pytest.raises(zoo.SpecError, match=message):
         zoo.read_spec(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"image_states": "all", "projector": {"merge": 2}},
+            "the states before those of the patches cannot be merged",
+        ),
+        (
+            {"bidirectional": "image", "decoder": {"d_model": 16, "causal": False}},
+            "`bidirectional` changes nothing beside `causal = false`",
+        ),
+        (
+            {"bidirectional": "prompt", "decoder": {"d_model": 16, "self_attn": "mamba"}},
+            "such as a recurrence, cannot be bidirectional",
+        ),
+    ],
+)
+def test_a_spec_that_contradicts_itself(changes: dict[str, Any], message: str) -> None:
+    spec = {**copy.deepcopy(TINY_IMAGE_TEXT), **changes}
+    with pytest.raises(zoo.SpecError, match=message):
+        zoo.read_spec(spec)
 
 
 METHODS = [

@@ -55,7 +55,10 @@ OTHERS = {
     "audio-spectrogram-transformer",
     "parakeet_encoder",
     "aimv2_vision_model",
+    "idefics3",
     "llava",
+    "paligemma",
+    "smolvlm",
 }
 """An encoder of images under a language model, those without a classifier, models that compare
 texts with images or texts and their encoders, and one that only classifies tokens, which no list

@@ -45,6 +45,8 @@ class Generation(NamedTuple):
             graph.
         inserted_images: the images that may stand in the prompts of a model without an encoder; its
             module is a `zoo.transformer.InsertingImages`. None if none may.
+        bidirectional_prompt: whether the tokens of a prompt attend to later ones in it: `decode`
+            then takes `prompt` too, boolean, (batch, length).
         looks_ahead: the parts through which a target position sees later ones.
         changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
@@ -62,6 +64,7 @@ class Generation(NamedTuple):
     not_incremental: tuple[str, ...] = ()
     not_recordable: tuple[str, ...] = ("the builder",)
     inserted_images: InsertedImages | None = None
+    bidirectional_prompt: bool = False
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
 

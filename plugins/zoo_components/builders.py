@@ -297,11 +297,20 @@ class Decoder(OfStacks):
         return None
 
     @property
+    def _bidirectional_prompt(self) -> bool:
+        """Whether the tokens of a prompt attend to later ones in it."""
+        return False
+
+    @property
     def generation(self) -> Generation | None:
         how = self.decoder.generation
         if how is None or not self.head.scores_tokens:
             return None
-        return how._replace(memory_width=self.memory_width, inserted_images=self._inserted_images)
+        return how._replace(
+            memory_width=self.memory_width,
+            inserted_images=self._inserted_images,
+            bidirectional_prompt=self._bidirectional_prompt,
+        )
 
     @property
     def reading(self) -> Reading | None:

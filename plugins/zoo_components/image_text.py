@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Given, Part, Size, contradiction
+from zoo.component import Given, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.only_with import NotWith, stated
+from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.purpose import InsertedImages
+from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.builders import Decoder, layout_of
 from zoo_components.stack import DecoderStack, ImageStack
@@ -22,10 +23,28 @@ if TYPE_CHECKING:
 class Projector(Activated):
     """The map from the states of images to the width of the decoder's embeddings, two linear maps
     with an activation between (LLaVA 1.5: Liu et al. 2023, arXiv:2310.03744, section 3.2), or a
-    single one (LLaVA: Liu et al. 2023, arXiv:2304.08485, section 4.1)."""
+    single one (LLaVA: Liu et al. 2023, arXiv:2304.08485, section 4.1). The states of neighbouring
+    patches may become one before."""
 
     d_in: Given[int]
     d_out: Given[int]
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the images."""
+    merge: Size = 1
+    """The states of so many by so many patches become one."""
+    merge_by: Annotated[
+        Literal["concatenation", "mean"] | None, NotWith("merge", 1, default="concatenation")
+    ] = UNSTATED
+    """How they do: as one vector, row by row (pixel shuffle; Idefics3: Laurençon et al. 2024,
+    arXiv:2408.12637), or as their mean (Gemma 3: arXiv:2503.19786)."""
+    d_merged: Given[int] = Field(
+        default_factory=lambda data: (
+            data["d_in"] * (data["merge"] ** 2 if data["merge_by"] == "concatenation" else 1)
+        )
+    )
+    """The width of what the maps take."""
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_merged")]
+    """The norm of what the maps take; by default there is none."""
     activation: Activation = "gelu"
     """The activation between the two maps; with `none` there is a single map."""
     d_hidden: Annotated[Size | None, NotWith("activation", "none")] = Field(
@@ -35,29 +54,62 @@ class Projector(Activated):
     bias: bool = True
     """Whether the maps have a bias."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.merge == 1:
+            return self
+        if self.grid is None:
+            raise contradiction("these images have no patches that could be merged", "merge")
+        _, rows, columns = self.grid
+        if rows % self.merge or columns % self.merge:
+            raise contradiction(
+                f"{rows} x {columns} patches cannot be divided into squares of {self.merge} x "
+                f"{self.merge}",
+                "merge",
+            )
+        return self
+
+    def n_states(self, n_vectors: int) -> int:
+        """The number of states that so many become."""
+        return n_vectors // self.merge**2
+
     def layout(self) -> Layout:
+        norm = self.norm.layout()
+        before = {} if norm.is_empty else {"norm": norm}
+        merged = "" if self.merge == 1 else f"{self.merge} x {self.merge} by {self.merge_by}, "
         if self.d_hidden is None:
-            return Layout({"proj": linear(self.d_in, self.d_out, bias=self.bias)}, "linear")
+            proj = linear(self.d_merged, self.d_out, bias=self.bias)
+            return Layout({**before, "proj": proj}, f"{merged}linear")
         return Layout(
             {
-                "up_proj": linear(self.d_in, self.d_hidden, bias=self.bias),
+                **before,
+                "up_proj": linear(self.d_merged, self.d_hidden, bias=self.bias),
                 **self.activation_parts(),
                 "down_proj": linear(self.d_hidden, self.d_out, bias=self.bias),
             },
-            f"mlp {self.activation}, d_hidden {self.d_hidden}",
+            f"{merged}mlp {self.activation}, d_hidden {self.d_hidden}",
         )
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.image_text import LinearProjector, MlpProjector
+        from zoo_components.modules.image_text import LinearProjector, Merging, MlpProjector
 
+        merging = None
+        if self.merge > 1:
+            _, rows, columns = stated(self.grid)
+            merging = Merging(rows, columns, self.merge, mean=self.merge_by == "mean")
+        norm = self.norm.build()
         if self.d_hidden is None:
-            return LinearProjector(self.d_in, self.d_out, bias=self.bias)
+            return LinearProjector(
+                self.d_merged, self.d_out, bias=self.bias, merging=merging, norm=norm
+            )
         return MlpProjector(
-            d_in=self.d_in,
+            d_in=self.d_merged,
             d_hidden=self.d_hidden,
             d_out=self.d_out,
             activation=self.build_activation(),
             bias=self.bias,
+            merging=merging,
+            norm=norm,
         )
 
 
@@ -83,9 +135,18 @@ class ImageTextDecoder(Decoder):
     """Which states of an image enter the text: those of its patches, or also those before them,
     such as that of the class token."""
     projector: Annotated[
-        Projector, Part(d_in="image.output_width", d_out="decoder.embedding.position_width")
+        Projector,
+        Part(
+            d_in="image.output_width",
+            d_out="decoder.embedding.position_width",
+            grid="image.embedding.grid",
+        ),
     ]
     """The map of these states to the width of the vectors of tokens."""
+    bidirectional: Literal["none", "image", "prompt"] = "none"
+    """Which tokens attend to later ones too: none; those of an image, to all of that image
+    (`image`; Gemma 3: arXiv:2503.19786); or those of a prompt, to the whole prompt (`prompt`, a
+    prefix LM: Raffel et al. 2019, arXiv:1910.10683, section 3.2.1; PaliGemma: arXiv:2407.07726)."""
 
     @model_validator(mode="after")
     def _check_images(self) -> Self:
@@ -115,7 +176,33 @@ class ImageTextDecoder(Decoder):
                 "image_id",
                 "decoder.pad_id",
             )
+        if self.projector.merge > 1 and self.image_states == "all":
+            raise contradiction(
+                "the states before those of the patches cannot be merged with them",
+                "image_states",
+                "projector.merge",
+            )
+        self._check_bidirectional()
         return self
+
+    def _check_bidirectional(self) -> None:
+        if self.bidirectional == "none":
+            return
+        if not self.decoder.causal:
+            raise contradiction(
+                "`bidirectional` changes nothing beside `causal = false`: all tokens attend to "
+                "later ones",
+                "bidirectional",
+                "decoder.causal",
+            )
+        for group in self.decoder.groups:
+            if group.block.only_causal:
+                raise contradiction(
+                    "a layer whose tokens see no later ones, such as a recurrence, cannot be "
+                    "bidirectional",
+                    "bidirectional",
+                    "decoder.self_attn.kind",
+                )
 
     @property
     def _n_before(self) -> int:
@@ -126,7 +213,12 @@ class ImageTextDecoder(Decoder):
     @property
     def _inserted_images(self) -> InsertedImages:
         shape, n_vectors = self.image.embedding.image_shape, self.image.embedding.n_vectors
-        return InsertedImages(self.image_id, stated(shape), stated(n_vectors) - self._n_before)
+        n_states = self.projector.n_states(stated(n_vectors) - self._n_before)
+        return InsertedImages(self.image_id, stated(shape), n_states)
+
+    @property
+    def _bidirectional_prompt(self) -> bool:
+        return self.bidirectional == "prompt"
 
     def layout(self) -> Layout:
         return layout_of(
@@ -146,6 +238,8 @@ class ImageTextDecoder(Decoder):
             head=self.head,
             vocab=stated(self.decoder.vocab_of_ids),
             image_id=self.image_id,
+            n_states=self._inserted_images.n_states,
             n_before=self._n_before,
+            bidirectional=self.bidirectional,
         )
         return model.tie(self.ties())

@@ -58,6 +58,11 @@ class Case:
         samples_per_state: if its states have the mask of every so many samples in transformers, and
             not that of what its convolutions make of the sound, how many these are.
         image: of a model that sees, the shape of an image, (channels, height, width).
+        image_states: of a model in whose texts images stand, the number of states of one.
+        bidirectional: what attends to later tokens too, in such a model, which transformers tells
+            by types of tokens: each image, or what a text begins with.
+        images_of_texts: whether it takes the images of each text apart, (texts, images of each,
+            channels, height, width).
         memory: of a decoder that attends to one, its shape, (length, width).
     """
 
@@ -78,6 +83,9 @@ class Case:
     sound: int | None = None
     samples_per_state: int | None = None
     image: tuple[int, int, int] | None = None
+    image_states: int | None = None
+    bidirectional: Literal["image", "prompt"] | None = None
+    images_of_texts: bool = False
     memory: tuple[int, int] | None = None
 
     @property

@@ -85,11 +85,18 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         yield from sounds(case, Inputs(name="plain", source=source, target=target), config)
         return
     signal, images = case.features or case.image, None
-    if case.kind == "image_text_decoder" and signal is not None:
+    if case.kind == "image_text_decoder" and signal is not None and case.image_states is not None:
         images = torch.randn(3, *signal, generator=generator("images"))
-        image = torch.full((3, config.image_seq_length), config.image_token_index)
+        image = torch.full((3, case.image_states), config.image_token_id)
         before, after = texts(random, LENGTH - 1), texts(random, LENGTH - 1)
-        plain = Inputs(name="plain", source=torch.cat([before, image, after], 1), images=images)
+        source = torch.cat([before, image, after], 1)
+        types = None
+        if case.bidirectional == "image":
+            types = (source == config.image_token_id).long()
+        elif case.bidirectional == "prompt":  # which ends after the image
+            types = (torch.arange(source.shape[1]) >= LENGTH + case.image_states).long()
+            types = types.expand(source.shape)
+        plain = Inputs(name="plain", source=source, images=images, types=types)
         yield plain
         yield Inputs(name="text", source=before)
         for left in (False, True):  # beside the images

@@ -46,11 +46,14 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     source = model.main_input_name
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
+    images = inputs.images
+    if case.images_of_texts and images is not None:
+        images = images[:, None]
     arguments = {
         "attention_mask": as_numbers(inputs.mask),
         "token_type_ids": inputs.types,
         "global_attention_mask": as_numbers(inputs.global_tokens),
-        "pixel_values": inputs.images,
+        "pixel_values": images,
         memory: inputs.memory,
         "decoder_input_ids": None if case.rereads else inputs.target,
         "decoder_attention_mask": None if case.rereads else as_numbers(inputs.target_mask),
@@ -96,7 +99,10 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         found["image"] = model.encode_image(inputs.images)
         return found
     if case.kind == "image_text_decoder":
-        found["output"] = model(source, inputs.images, target_mask=inputs.mask)
+        prompt = None
+        if case.bidirectional == "prompt" and inputs.types is not None:
+            prompt = inputs.types == 0
+        found["output"] = model(source, inputs.images, target_mask=inputs.mask, prompt=prompt)
     elif case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":

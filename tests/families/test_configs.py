@@ -240,27 +240,40 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
     assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers
 
 
+FULL = {"vision_feature_select_strategy": "full"}
+
+
 @pytest.mark.parametrize(
-    ("text", "vision"),
+    ("model_type", "text", "vision", "stated", "n_unread"),
     [
-        (None, None),
-        ("llama", "clip_vision_model"),
-        ("mistral", "clip_vision_model"),
-        ("qwen2", "siglip_vision_model"),
+        ("llava", None, None, FULL, 1),
+        ("llava", "llama", "clip_vision_model", FULL, 1),
+        ("llava", "mistral", "clip_vision_model", FULL, 1),
+        ("llava", "qwen2", "siglip_vision_model", FULL, 1),
+        ("gemma3", None, None, {"mm_tokens_per_image": 49}, 0),
+        ("paligemma", None, None, {}, 0),
+        ("paligemma", "gemma", "siglip_vision_model", {}, 0),
+        ("paligemma", "gemma2", "siglip_vision_model", {}, 0),
+        ("idefics3", None, None, {"scale_factor": 7}, 0),
+        ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
-    text: str | None, vision: str | None, tmp_path: Path
+    model_type: str,
+    text: str | None,
+    vision: str | None,
+    stated: dict[str, Any],
+    n_unread: int,
+    tmp_path: Path,
 ) -> None:
-    stated = {"text_config": text, "vision_config": vision}
-    inner = {key: {"model_type": name} for key, name in stated.items() if name is not None}
-    choice = {"vision_feature_select_strategy": "full"}
-    config = CONFIG_MAPPING["llava"](**inner, **choice, image_token_index=5)
+    types = {"text_config": text, "vision_config": vision}
+    inner = {key: {"model_type": name} for key, name in types.items() if name is not None}
+    config = CONFIG_MAPPING[model_type](**inner, **stated, image_token_id=5)
     whole = json.loads(config.to_json_string(use_diff=False))
+    image_id = {key: 5 for key in ("image_token_index", "image_token_id") if key in whole}
     specs = []
     for tables in (inner, {key: whole[key] for key in INNER}):
-        table = {"model_type": "llava", "image_token_index": 5, **choice, **tables}
-        write_config(tmp_path, table)
+        write_config(tmp_path, {"model_type": model_type, **image_id, **stated, **tables})
         families = Families(registry())
         file = read_json(tmp_path / "config.json")
         scope = families.scope(families.family_of(file), file, frozenset())
@@ -268,7 +281,7 @@ def test_decoders_with_images_have_the_defaults_of_transformers(
     assert specs[0] == specs[1]
     assert specs[0]["vocab"] == config.text_config.vocab_size
     assert specs[0]["image"]["d_model"] == config.vision_config.hidden_size
-    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers - 1
+    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers - n_unread
 
 
 REFUSED = {
@@ -283,6 +296,39 @@ REFUSED = {
     "another encoder of images in a text": (
         inside("llava", "vision_config", model_type="vit"),
         "neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "images of another encoder in Gemma 3": (
+        inside("gemma3", "vision_config", model_type="vit"),
+        "an encoder of images that is not that of SigLIP is not read",
+    ),
+    "another decoder in Gemma 3": (
+        inside("gemma3", "text_config", model_type="llama"),
+        "a decoder that is not that of Gemma 3 is not read",
+    ),
+    "patches that are no squares": (
+        tiny("gemma3", mm_tokens_per_image=12),
+        "patches that are no whole squares for each state are not read",
+    ),
+    "a value of an inner table that nothing reads": (
+        inside("encoder-decoder", "decoder", tie_word_embeddings=False),
+        "json:[0-9]+:[0-9]+: error: `tie_word_embeddings` in `decoder` is false, and nothing reads "
+        "it; only its default, true, is supported",
+    ),
+    "another decoder in PaliGemma": (
+        inside("paligemma", "text_config", model_type="llama"),
+        "a decoder that is neither Gemma nor Gemma 2 is not read",
+    ),
+    "another decoder in Idefics3": (
+        inside("idefics3", "text_config", model_type="mistral"),
+        "a decoder that is not Llama is not read",
+    ),
+    "patches whose positions are rounded": (
+        inside("idefics3", "vision_config", image_size=38),
+        "positions transformers may round to those of others are not read",
+    ),
+    "a text that sees later tokens": (
+        inside("gemma3", "text_config", use_bidirectional_attention=True),
+        "texts in which all tokens attend to later ones are not read",
     ),
     "the states after the last layer": (
         tiny("llava", vision_feature_layer=-1),

@@ -22,7 +22,7 @@ from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
-from zoo.reports.flops import check_called
+from zoo.reports.flops import check_called, takes_inserted
 from zoo.reports.table import names_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -69,7 +69,9 @@ def bench(
         on_progress: called with the number of steps done, and of all.
 
     Returns:
-        The circumstances, with the `load` of the machine before, None if it is unknown; and
+        The circumstances, with the `load` of the machine before, None if it is unknown, and the
+        names of the models in whose texts images may stand, which are measured
+        `without_images`; and
         `rows`: for each task the models in their order. `phase` is `forward`, `train`, or for
         generation first `prefill`, which reads the prompts or sources and ends with the first
         token, then `decode`, the tokens after it. `seconds` are those of a run in each round, and
@@ -129,6 +131,9 @@ def bench(
         "length": length,
         "new_tokens": new_tokens,
         "rounds": rounds,
+        "without_images": [
+            name for name, spec in zip(names, specs, strict=True) if takes_inserted(spec)
+        ],
         "versions": versions(),
         "rows": rows,
     }

@@ -41,6 +41,7 @@ class Bench(TypedDict):
     length: int
     new_tokens: int
     rounds: int
+    without_images: list[str]
     versions: dict[str, str]
     rows: list[BenchRow]
 
@@ -64,6 +65,8 @@ def bench_text(data: Bench) -> str:
         "; ".join([*where, software]),
         f"{', '.join(told)}; median of {data['rounds']:,} rounds, and their range",
     ]
+    if names := data["without_images"]:
+        lines.append(f"the texts of {', '.join(names)} are without images, which may stand in them")
     for _, of_phase in groupby(rows, key=lambda row: row["phase"]):
         lines += ["", *_table(list(of_phase))]
     return "\n".join(lines)

@@ -255,7 +255,7 @@ def _refuse_unfitting(context: click.Context, model: Runner) -> None:
         _refuse(context, _LANGUAGES, f"{name} takes no texts")
     if not model.transformer.spec.model.images:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
-    if not isinstance(model, TextModel) or model.reader is None:
+    if not isinstance(model, TextModel) or model.images is None:
         _refuse(context, ("images",), f"{name} takes no images in its texts")
     if not generates(model):
         _refuse(context, _GENERATING, f"{name} generates no text")

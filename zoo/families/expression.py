@@ -128,6 +128,21 @@ def parse(source: str, functions: Functions) -> Expression:
     return Expression(source.strip(), tree)
 
 
+def fields_in(source: str) -> frozenset[str]:
+    """Return the fields of tables that an expression reads, as in `t.field` and `'field' in t`;
+    none if it is no expression."""
+    fields: set[str] = set()
+    for node in _nodes(source):
+        match node:
+            case ast.Attribute(attr=field):
+                fields.add(field)
+            case ast.Compare(left=ast.Constant(value=str(field)), ops=[ast.In()]):
+                fields.add(field)
+            case _:
+                pass
+    return frozenset(fields)
+
+
 def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in an expression, functions too, and the keys in `config.key` and
     `get('key')`; none if it is no expression."""

@@ -32,7 +32,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.expression import names_in, strings_in
+from zoo.families.expression import fields_in, names_in, strings_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.validating.value_errors import Format, nearest_literal, value_message
@@ -175,6 +175,11 @@ class Family:
     def strings(self) -> frozenset[str]:
         """The strings in its expressions, among them values that a configuration's words have."""
         return frozenset[str]().union(*map(strings_in, self.expressions()))
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The fields of tables that any expression reads, such as those of a `text_config`."""
+        return frozenset[str]().union(*map(fields_in, self.expressions()))
 
     def expressions(self) -> Iterator[str]:
         """Yield every expression."""

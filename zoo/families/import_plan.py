@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -162,8 +162,31 @@ def check_read(scope: Scope, families: Families, *others: str) -> None:
     """Raise `WeightsError` if a configuration states what nothing has read, once its spec and the
     rules of its family are made: neither these nor who knows the `others` among its keys."""
     inert = families.vocabulary.inert | scope.family.ignores | _known_keys(scope.family)
-    if unread := scope.config.unread(inert.union(others)):
+    unread = scope.config.unread(inert.union(others))
+    if unread := [*unread, *_unread_inside(scope, families, inert)]:
         raise WeightsError(unread)
+
+
+def _unread_inside(scope: Scope, families: Families, inert: frozenset[str]) -> Iterator[Problem]:
+    """Yield the values of the tables of inner models, such as `text_config`, that differ from the
+    defaults of their model types and that no expression of the family reads. Null is a default."""
+    file = scope.config.file
+    for key, table in file.data.items():
+        type_ = table.get("model_type") if isinstance(table, dict) else None
+        if not isinstance(type_, str):
+            continue
+        defaults, own = families.defaults(type_), families.by_model_type.get(type_)
+        known = inert | scope.family.fields | (families.family(own).ignores if own else frozenset())
+        for name, value in table.items():
+            names = {name, defaults.spellings.get(name, name)}
+            usual = defaults.values.get(name)
+            if name in defaults.values and value not in (None, usual) and not names & known:
+                yield Problem(
+                    f"`{name}` in `{key}` is {json.dumps(value)}, and nothing reads it; only its "
+                    f"default, {json.dumps(usual)}, is supported",
+                    file.place(key, name),
+                    "a family file that reads it, or lists it under `ignores`, would be needed",
+                )
 
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:

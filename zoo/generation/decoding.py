@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -158,6 +159,7 @@ class Decoding:
         self.capacity, self.memory = capacity, memory
         self._images = images
         self._inserted: torch.Tensor | None = None
+        self._n_prompt = 0
         self.how = describe(model)
         self.keep = keep
         if keep and self.how.not_incremental:
@@ -208,6 +210,7 @@ class Decoding:
         """Append tokens, and return the decoder's states and the place of each row's last one."""
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
+        self._n_prompt = self._n_prompt or tokens.shape[1]  # the first call is that of the prompt
         if self._images is not None and before == 0:
             tokens, self._inserted = cast("InsertingImages", self.model).insert_images(
                 tokens, self._images, target_mask=mask
@@ -218,19 +221,33 @@ class Decoding:
             # There is no cache, or its contents are no longer valid.
             self.cache = Cache(self.capacity, back=self.cache.back)
             tokens, mask = every, every_mask
+        more = self._of_prompt(tokens) if self.cache.length == 0 else {}
         at: tuple[slice | torch.Tensor, int | torch.Tensor] = slice(None), -1
         if not self.keep and mask is not None:
             # Move padding to the right: a convolution would read padding that precedes a token.
             order = mask.long().argsort(dim=1, descending=True, stable=True)
             tokens, mask = tokens.gather(1, order), mask.gather(1, order)
+            if "prompt" in more:
+                more["prompt"] = more["prompt"].gather(1, order)
             at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
         if self._company is not None:
             self._company.goes_on(here=True)
-        decode = self.model.decode
-        if self._inserted is not None and self.cache.length == 0:  # later tokens are no images
-            decode = partial(cast("InsertingImages", self.model).decode, inserted=self._inserted)
+        decode: Callable[..., torch.Tensor] = self.model.decode
+        if more:
+            decode = partial(decode, **more)
         states = decode(tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache)
         return states, at
+
+    def _of_prompt(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What `decode` takes with the first tokens of all rows: no later ones are images, or see
+        others than those before them."""
+        found: dict[str, torch.Tensor] = {}
+        if self._inserted is not None:
+            found["inserted"] = self._inserted
+        if self.how.bidirectional_prompt:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            found["prompt"] = (places < self._n_prompt).expand(tokens.shape)
+        return found
 
     def accompany(self) -> None:
         """At the end, if other processes still generate with weights that all fetch together: take

@@ -7,7 +7,8 @@ by one or two of 255; they are followed only where there are no others (`order =
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +25,54 @@ _FILTERS = {2: "bilinear", 3: "bicubic"}
 """The filters of torch, by Pillow's numbers."""
 
 
+class Parts(NamedTuple):
+    """The parts of an image that a model reads as images of their own.
+
+    Args:
+        pixels: those of each part, (3, height, width): row by row, and then of the whole image.
+        rows: the number of rows of parts; 0 if the whole image is the only one.
+        columns: that of their columns.
+    """
+
+    pixels: tuple[torch.Tensor, ...]
+    rows: int = 0
+    columns: int = 0
+
+
+def parts_of(image: Image, settings: ImageSettings) -> Parts:
+    """Return the parts of an RGB image, in float32.
+
+    Raises:
+        InputError: as `pixels_of`.
+    """
+    side = settings.square
+    if side is None or not settings.do_image_splitting:
+        return Parts((pixels_of(image, settings),))
+    if settings.do_resize:
+        image = _to(image, *settings.size.of(image.height, image.width), settings)
+    ratio = image.width / image.height
+    if image.width >= image.height:
+        columns = math.ceil(image.width / side)
+        rows = math.ceil(int(columns * side / ratio) / side)
+    else:
+        rows = math.ceil(image.height / side)
+        columns = math.ceil(int(rows * side * ratio) / side)
+    image = _to(image, rows * side, columns * side, settings)
+    if rows * columns == 1:
+        return Parts((_values(np.array(image), settings),))
+    places = [(side * row, side * column) for row in range(rows) for column in range(columns)]
+    parts = [image.crop((left, top, left + side, top + side)) for top, left in places]
+    every = [*parts, _to(image, side, side, settings)]
+    return Parts(tuple(_values(np.array(part), settings) for part in every), rows, columns)
+
+
+def _to(image: Image, height: int, width: int, settings: ImageSettings) -> Image:
+    """The image, resized."""
+    return image.resize((width, height), settings.resample)
+
+
 def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
-    """Return the pixels of an RGB image, (3, height, width), in float32.
+    """Return the pixels of an RGB image, (3, height, width), in float32, as a single image.
 
     Raises:
         InputError: resizing would make an image that is too large.
@@ -48,8 +95,20 @@ def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
         values = _cropped(values, settings)
     else:
         if settings.do_resize:
-            image = image.resize((width, height), settings.resample)
+            image = _to(image, height, width, settings)
+        if settings.square is not None:
+            image = _to(image, settings.square, settings.square, settings)
         values = _scaled(_cropped(np.array(image), settings), settings)
+    return _normalised(values, settings)
+
+
+def _values(pixels: np.ndarray, settings: ImageSettings) -> torch.Tensor:
+    """The values of pixels (height, width, 3) that are not to be resized."""
+    return _normalised(_scaled(pixels, settings), settings)
+
+
+def _normalised(values: np.ndarray, settings: ImageSettings) -> torch.Tensor:
+    """Scaled values (height, width, 3), as the model takes them, (3, height, width)."""
     if settings.do_normalize:
         mean = np.array(settings.image_mean, np.float32)
         values = (values - mean) / np.array(settings.image_std, np.float32)

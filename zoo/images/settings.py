@@ -20,6 +20,8 @@ from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.wording import allowed, did_you_mean, quoted
 
+LONGEST = 4096
+"""The longest side of an image that is to become squares, as in `transformers`."""
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -39,19 +41,22 @@ def _for_each_channel(value: object) -> object:
 
 
 class Size(BaseModel):
-    """The size of an image in pixels: both sides, or the shorter one."""
+    """The size of an image in pixels: both sides, or the shorter one, or the longer one."""
 
     model_config = _STRICT
 
     height: _Pixels | None = None
     width: _Pixels | None = None
     shortest_edge: _Pixels | None = None
+    longest_edge: Annotated[int, Field(gt=0, le=LONGEST)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        sides = (self.height is None, self.width is None, self.shortest_edge is None)
-        if sides not in ((False, False, True), (True, True, False)):
-            raise ValueError("must state `height` and `width`, or `shortest_edge` alone")
+        written = {key for key, value in self if value is not None}
+        if written not in ({"height", "width"}, {"shortest_edge"}, {"longest_edge"}):
+            raise ValueError(
+                "must state `height` and `width`, or `shortest_edge` alone, or `longest_edge` alone"
+            )
         height, width = self.sides or self.of(1, 1)
         if height * width > MAX_PIXELS:
             raise ValueError(
@@ -66,10 +71,16 @@ class Size(BaseModel):
 
     def of(self, height: int, width: int) -> tuple[int, int]:
         """The height and the width of an image of this one, resized. With `shortest_edge`, the
-        longer side is rounded down."""
-        if self.shortest_edge is None:
-            assert self.sides is not None  # `_check`
+        longer side is rounded down; with `longest_edge`, the shorter one up to an even number."""
+        if self.sides is not None:
             return self.sides
+        if self.longest_edge is not None:
+            # `aspect_ratio` in `transformers`, whose roundings are followed
+            ratio, long = width / height, self.longest_edge
+            short = int(long / ratio) if width >= height else int(long * ratio)
+            short = max(short + short % 2, 1)
+            return (short, long) if width >= height else (long, short)
+        assert self.shortest_edge is not None  # `_check`
         long = self.shortest_edge * max(height, width) // min(height, width)
         return (self.shortest_edge, long) if height <= width else (long, self.shortest_edge)
 
@@ -90,7 +101,14 @@ class ImageSettings(BaseModel):
     do_normalize: bool = True
     image_mean: Annotated[tuple[_Mean, _Mean, _Mean], BeforeValidator(_for_each_channel)]
     image_std: Annotated[tuple[_Factor, _Factor, _Factor], BeforeValidator(_for_each_channel)]
-    do_pad: Literal[False] = False
+    do_pad: bool = False
+    max_image_size: Size | None = None
+    """The side of squares: an image becomes such squares and a smaller image of the whole, or one
+    square alone. None for image processors that know none of this."""
+    do_image_splitting: bool = False
+    """Whether it becomes several, if it is larger than one."""
+    do_pan_and_scan: bool = False
+    """Whether parts of a long image are read too, of a number that depends on its shape."""
     default_to_square: bool = True
     """Whether a `size` that is one number is that of both sides, and not of the shorter one."""
     order: Literal["resize_first", "scale_first"] = "resize_first"
@@ -104,7 +122,7 @@ class ImageSettings(BaseModel):
         square = values.get("default_to_square", True)
         return values | {
             key: _size(values[key], square=key == "crop_size" or square is True)
-            for key in ("size", "crop_size")
+            for key in ("size", "crop_size", "max_image_size")
             if key in values
         }
 
@@ -112,6 +130,18 @@ class ImageSettings(BaseModel):
     def _check(self) -> Self:
         if self.do_center_crop and (self.crop_size is None or self.crop_size.sides is None):
             raise ValueError("`do_center_crop` needs a `crop_size` with `height` and `width`")
+        if self.do_pan_and_scan:
+            raise ValueError(
+                "`do_pan_and_scan` is not supported: images are read whole, by `false`"
+            )
+        if (self.max_image_size is None) != (self.size.longest_edge is None):
+            raise ValueError(
+                "`longest_edge` of `size` goes with a `max_image_size`, and this with it"
+            )
+        if self.max_image_size is None and (self.do_pad or self.do_image_splitting):
+            raise ValueError("`do_pad` and `do_image_splitting` need a `max_image_size`")
+        if self.max_image_size is not None and self.max_image_size.longest_edge is None:
+            raise ValueError("`max_image_size` must state `longest_edge`")
         if self.order == "scale_first" and not (self.do_rescale and self.resample in (2, 3)):
             raise ValueError(
                 "this image processor resizes scaled values, by a bilinear or bicubic filter: "
@@ -120,8 +150,15 @@ class ImageSettings(BaseModel):
         return self
 
     @property
+    def square(self) -> int | None:
+        """The side of the squares that an image becomes, of image processors that make such."""
+        return None if self.max_image_size is None else self.max_image_size.longest_edge
+
+    @property
     def output_size(self) -> tuple[int, int] | None:
         """The height and the width of all results; None if they depend on the image."""
+        if self.square is not None:
+            return self.square, self.square
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
         return self.size.sides if self.do_resize else None

@@ -41,7 +41,8 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
 
     Only matrix products are counted, with a multiplication and an addition as two operations: those
     of weights with tokens or patches and those of attention, including masked scores. Element-wise
-    operations are not counted.
+    operations are not counted. A model in whose texts images may stand is counted with a text
+    without any.
 
     Args:
         spec: what `zoo.build` takes; a model that is called with ids, with images, or with an image
@@ -63,6 +64,8 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     counter = count_forward(spec, batch=1 if read else size, length=size)
     total = counter.get_total_flops()
     n_images = (1 if read else size) if spec.model.images else None
+    if takes_inserted(spec):
+        n_images = 0
     n_tokens = size if read else None
     return {
         "name": spec.name,
@@ -73,6 +76,12 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
         "per_image": round(total / n_images) if n_images and not n_tokens else None,
         "parts": _parts(counter.get_flop_counts()),
     }
+
+
+def takes_inserted(spec: ModelSpec) -> bool:
+    """Whether images may stand in the texts of a model."""
+    how = spec.model.generation
+    return how is not None and how.inserted_images is not None
 
 
 def count_forward(
@@ -166,7 +175,8 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:
 def flops_text(data: Flops) -> str:
     """Format the counts as text: totals, then the tree with the share of each part."""
     sizes = (data["images"], "image"), (data["length"], "token")
-    told = ", ".join(counted(number, what) for number, what in sizes if number is not None)
+    told = ", ".join(counted(number, what) for number, what in sizes if number)
+    told += ", without images" if data["images"] == 0 else ""
     lines = [f"{data['name']}  {told}", f"  forward    {human_flops(data['forward'])}"]
     each = ("token", data["per_token"]), ("image", data["per_image"])
     lines += [f"  per {what}  {human_flops(n)}" for what, n in each if n is not None]

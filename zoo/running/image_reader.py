@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.images.files import pillow, read_image
-from zoo.images.pixels import pixels_of
+from zoo.images.pixels import Parts, parts_of, pixels_of
 from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
 from zoo.spec import ModelSpec
 from zoo.wording import counted
@@ -52,20 +52,28 @@ class ImageReader:
         return published.settings
 
     def pixels(self, image: ImageFile) -> torch.Tensor:
-        """The pixels of an image, (channels, height, width).
+        """The pixels of an image as a whole, (channels, height, width).
 
         Raises:
             InputError: it cannot be read, or does not fit the model.
         """
+        return pixels_of(self._fitting(image), self.settings)
+
+    def parts(self, image: ImageFile) -> Parts:
+        """The parts of an image, if by the settings it becomes several. Raises as `pixels`."""
+        return parts_of(self._fitting(image), self.settings)
+
+    def _fitting(self, image: ImageFile) -> Image:
         rgb = read_image(image)
         if self.settings.output_size is None:  # otherwise `settings` has checked it
             self._check_result(rgb)
-        return pixels_of(rgb, self.settings)
+        return rgb
 
     def _check_size(self, published: PublishedSettings) -> None:
         channels, *size = self.shape
         settings, name = published.settings, self.spec.name
         key = "crop_size" if settings.do_center_crop else "size"
+        key = key if settings.square is None else "max_image_size"
         if channels != 3:
             message = (
                 f"images become RGB, and {name} takes images of {counted(channels, 'channel')}"

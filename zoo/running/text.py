@@ -61,13 +61,13 @@ class Text(Protocol):
 
     writes_ids: bool
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, special: bool = True) -> list[int]: ...
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input: ...
 
     def words(self, text: str) -> tuple[Word, ...]: ...
 
-    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]: ...
+    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str: ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
 
@@ -137,7 +137,7 @@ class Numbers:
     def __init__(self, older: str | None = None) -> None:
         self.older = older
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
         if not isinstance(text, str) or not all(map(_NUMBER.fullmatch, text.split())):
             raise self._no_text()
@@ -151,7 +151,7 @@ class Numbers:
         """None: without a tokenizer, only ids are known."""
         return ()
 
-    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]:
+    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str:
         """Raise InputError: messages are not ids."""
         raise self._no_text()
 
@@ -215,8 +215,9 @@ class Tokenized:
         self.source, self.target, self.folder = source, target, folder
         self.prompt, self.tidies = prompt, tidies
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, with the special tokens that the tokenizer adds.
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of a text, with the special tokens that the tokenizer adds, or without `special`,
+        of the text as it is.
 
         Raises:
             InputError: it is not a string, contains half a character (a lone surrogate), or has a
@@ -225,6 +226,9 @@ class Tokenized:
         Warns:
             CutWarning: the end of the text is not read.
         """
+        if not special:
+            plain: list[int] = encode(self.source, text, add_special_tokens=False).ids
+            return plain
         if self.prompt and isinstance(text, str):
             text = self.prompt + text
         found = encode(self.source, text)
@@ -280,18 +284,16 @@ class Tokenized:
                 found[word] = first._replace(end=end)
         return tuple(found.values())
 
-    def encode_chat(self, chat: Chat, *, n_images: int | None = None) -> list[int]:
-        """The ids of a prompt that the answer to a chat continues. The chat template writes the
-        special tokens, so the tokenizer adds none; of a model that takes images in its texts, it
-        also writes where they stand, `n_images` of them (`ChatTemplate.render`).
+    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str:
+        """The prompt that the answer to a chat continues. The chat template writes the special
+        tokens, so the tokenizer is to add none; of a model that takes images in its texts, it also
+        writes where they stand, `n_images` of them (`ChatTemplate.render`).
 
         Raises:
             InputError: the model has no chat template, or the template does not accept the chat.
             WeightsError: the chat template is damaged.
         """
-        prompt = self._chat_template.render(chat, n_images=n_images)
-        ids: list[int] = encode(self.source, prompt, add_special_tokens=False).ids
-        return ids
+        return self._chat_template.render(chat, n_images=n_images)
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:

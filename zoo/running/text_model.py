@@ -21,10 +21,9 @@ from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
 from zoo.running.generating import Writer
-from zoo.running.image_reader import ImageReader
+from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import published_config, read_labels
 from zoo.running.languages import from_language, into_language
-from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
 from zoo.running.text import Input, Text, Tokenized, read_text
@@ -34,7 +33,7 @@ from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
-    from zoo.running.chat import Prompt
+    from zoo.running.chat import Chat, Prompt
     from zoo.running.image_reader import ImageFile
 
 
@@ -48,14 +47,14 @@ class TextModel:
         settings: how the publisher has set up generation.
         pad_id: the id of padding in texts of a model that compares them with images, the only
             one that may read padding; None if no file states it.
-        reader: of a model in whose texts images may stand, makes pixels of them.
+        images: of a model in whose texts images may stand, reads texts with them.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
     pad_id: int | None = None
-    reader: ImageReader | None = None
+    images: ImagesInText | None = None
 
     def __repr__(self) -> str:
         """One line, and not all modules."""
@@ -84,7 +83,7 @@ class TextModel:
         folder = find_weights(path_or_name, registry).path.parent
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        model, settings, pad_id, reader = transformer.spec.model, Settings(), None, None
+        model, settings, pad_id, images = transformer.spec.model, Settings(), None, None
         if model.generation is not None or model.rereads is not None:
             config, how = published_config(transformer.origin), model.generation
             has_source = how is None or how.has_source
@@ -92,9 +91,12 @@ class TextModel:
         if model.comparison is not None:
             pad_id = padding_id(folder, text)
         if model.generation is not None and model.generation.inserted_images is not None:
-            config, shape = published_config(transformer.origin), model.generation.inserted_images
-            reader = ImageReader(folder, config, transformer.spec, shape.shape)
-        return cls(transformer, text, settings, pad_id, reader)
+            config, inserted = (
+                published_config(transformer.origin),
+                model.generation.inserted_images,
+            )
+            images = ImagesInText(folder, config, transformer.spec, inserted, text)
+        return cls(transformer, text, settings, pad_id, images)
 
     @property
     def task(self) -> Task:
@@ -324,7 +326,7 @@ class TextModel:
         many texts."""
         if not asked.images:
             return [()] * n_texts
-        if self.reader is None:
+        if self.images is None:
             raise InputError(f"{self.transformer.spec.name} takes no images in its texts")
         images = asked.images
         alike = isinstance(images, list | tuple) and all(
@@ -349,7 +351,10 @@ class TextModel:
                     help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
                 )
             )
-        if not isinstance(text, list | tuple):
+        chat = isinstance(text, list | tuple) and not _is_pair(text)
+        if self.images is not None and (chat or isinstance(text, str)):
+            found = self.images.row(cast("str | Chat", text), images)
+        elif not isinstance(text, list | tuple):
             found = Input(self.text.encode(cast("str", text)))
             classes = self.transformer.spec.model.classes
             if classes is not None and classes.each_token:
@@ -362,14 +367,11 @@ class TextModel:
             if self.task != "answer":
                 found = Input(found.ids, found.types)
         elif self.task == "generate":
-            n_images = None if self.reader is None else len(images)
-            found = Input(self.text.encode_chat(text, n_images=n_images))
+            found = Input(self.text.encode(self.text.write_chat(text), special=False))
         else:
             raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
         if not found.ids or (self.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
-        if self.reader is not None:
-            found = self._with_images(found, self.reader, images)
         self._check_ids(found.ids, asked.max_new_tokens)
         if self.task == "fill_mask" and asked.mask_id not in found.ids:
             raise InputError(
@@ -379,26 +381,6 @@ class TextModel:
                 )
             )
         return found
-
-    def _with_images(self, row: Input, reader: ImageReader, images: Sequence[ImageFile]) -> Input:
-        """A row with as many tokens for each image as it has states, and with its pixels. Raises
-        InputError if it has places for another number of images."""
-        how = self.transformer.spec.model.generation
-        assert how is not None  # it has a reader of images
-        assert how.inserted_images is not None
-        id_, each = how.inserted_images.image_id, how.inserted_images.n_states
-        if (n_places := row.ids.count(id_)) != len(images):
-            token = self.text.token_of(id_)
-            raise InputError(
-                Problem(
-                    f"the text has {counted(n_places, 'place')} for an image, `{token}`, and "
-                    f"{counted(len(images), 'image')} given",
-                    help=f"write `{token}` once in the text for each image, where it stands",
-                )
-            )
-        ids = [new for old in row.ids for new in [old] * (each if old == id_ else 1)]
-        read = read_each(zip(images, places_of(images, "image"), strict=True), reader.pixels)
-        return row._replace(ids=ids, images=tuple(read))
 
     def _compared_ids(self, text: Prompt) -> list[int]:
         """The ids of a text that is compared with images. Raises InputError if it does not fit."""

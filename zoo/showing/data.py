@@ -65,8 +65,8 @@ class FlopsPart(TypedDict):
 
 class Flops(TypedDict):
     """The operations of one forward pass: of `images` images and a sequence of `length` tokens,
-    each None if the model takes none. `per_token` and `per_image`, rounded, are those of a model
-    that takes nothing else."""
+    each None if the model takes none; 0 images of a model in whose texts some may stand.
+    `per_token` and `per_image`, rounded, are those of what takes nothing else."""
 
     name: str
     images: int | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import torch
 from torch import nn
 
@@ -14,31 +16,80 @@ from zoo_components.modules.padding import by_token
 from zoo_components.modules.stack import Maps, Stack
 
 
-class LinearProjector(nn.Module):
-    """proj(x)."""
+class Merging(NamedTuple):
+    """How the states of patches become fewer.
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool) -> None:
+    Args:
+        rows: the number of rows of patches.
+        columns: that of their columns.
+        side: the side of the squares of patches that become one state.
+        mean: whether that is their mean, and not all of them as one vector, row by row.
+    """
+
+    rows: int
+    columns: int
+    side: int
+    mean: bool
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, rows * columns, width) to (n, squares, width), or width * side**2 without `mean`."""
+        n, _, width = x.shape
+        shape = (n, self.rows // self.side, self.side, self.columns // self.side, self.side, width)
+        squares = x.reshape(shape).transpose(2, 3).flatten(1, 2)
+        return squares.mean((2, 3)) if self.mean else squares.flatten(2)
+
+
+class Projector(nn.Module):
+    """maps(norm(merged(x))), of which subclasses define `maps`."""
+
+    def __init__(self, *, merging: Merging | None, norm: nn.Module) -> None:
         super().__init__()
-        self.proj = Linear(d_in, d_out, bias=bias)
+        self.merging, self.norm = merging, norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., d_in) to (..., d_out)."""
+        """(n_images, vectors, d_in) to (n_images, states, d_out)."""
+        return self.maps(self.norm(x if self.merging is None else self.merging(x)))
+
+    def maps(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., d_out)."""
+        raise NotImplementedError
+
+
+class LinearProjector(Projector):
+    """proj(norm(merged(x)))."""
+
+    def __init__(
+        self, d_in: int, d_out: int, *, bias: bool, merging: Merging | None, norm: nn.Module
+    ) -> None:
+        super().__init__(merging=merging, norm=norm)
+        self.proj = Linear(d_in, d_out, bias=bias)
+
+    def maps(self, x: torch.Tensor) -> torch.Tensor:
+        """As `Projector.maps`."""
         return self.proj(x)
 
 
-class MlpProjector(nn.Module):
-    """down(activation(up(x)))."""
+class MlpProjector(Projector):
+    """down(activation(up(norm(merged(x)))))."""
 
     def __init__(
-        self, *, d_in: int, d_hidden: int, d_out: int, activation: nn.Module, bias: bool
+        self,
+        *,
+        d_in: int,
+        d_hidden: int,
+        d_out: int,
+        activation: nn.Module,
+        bias: bool,
+        merging: Merging | None,
+        norm: nn.Module,
     ) -> None:
-        super().__init__()
+        super().__init__(merging=merging, norm=norm)
         self.up_proj = Linear(d_in, d_hidden, bias=bias)
         self.activation = activation
         self.down_proj = Linear(d_hidden, d_out, bias=bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., d_in) to (..., d_out)."""
+    def maps(self, x: torch.Tensor) -> torch.Tensor:
+        """As `Projector.maps`."""
         return self.down_proj(activated(self.up_proj, self.activation, x))
 
 
@@ -59,13 +110,16 @@ class ImageTextDecoder(WithDecoder):
         head: Head,
         vocab: int,
         image_id: int,
+        n_states: int,
         n_before: int,
+        bidirectional: Literal["none", "image", "prompt"],
     ) -> None:
         super().__init__()
         self.image, self.projector = image, projector
         self.decoder = decoder
         self.add_head(head)
         self.vocab, self.image_id, self.n_before = vocab, image_id, n_before
+        self.n_states, self.bidirectional = n_states, bidirectional
 
     def read_images(self, images: torch.Tensor) -> torch.Tensor:
         """The states that stand in a text for images (n_images, channels, height, width):
@@ -107,12 +161,14 @@ class ImageTextDecoder(WithDecoder):
         memory_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         inserted: torch.Tensor | None = None,
+        prompt: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The decoder's states, (batch, target length, d_model), and its maps if asked for.
 
         `target` and `inserted` are what `insert_images` returns, or ids alone; there is no memory.
-        With a `cache`, `target` and `target_mask` are those of the next tokens.
+        With a `cache`, `target` and `target_mask` are those of the next tokens. `prompt` is as in
+        `forward`.
         """
         states, maps = self.decoder(
             target,
@@ -121,6 +177,7 @@ class ImageTextDecoder(WithDecoder):
             memory_mask=memory_mask,
             cache=cache,
             inserted=inserted,
+            blocks=self._blocks(target, inserted, prompt),
             return_weights=return_attention,
         )
         return (states, maps_of(decoder=maps)) if return_attention else states
@@ -131,6 +188,7 @@ class ImageTextDecoder(WithDecoder):
         images: torch.Tensor | None = None,
         *,
         target_mask: torch.Tensor | None = None,
+        prompt: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Score the next token of each position of texts with images in them.
@@ -140,6 +198,9 @@ class ImageTextDecoder(WithDecoder):
             images: all images in their order, text by text, (n_images, channels, height, width).
                 Without any, `image_id` is a token like others.
             target_mask: as in `EncoderDecoder.forward`.
+            prompt: which tokens attend to each other in both directions, boolean, (batch, length),
+                if the spec says `bidirectional = "prompt"`: those to which the others are the
+                answer. None do unless given.
             return_attention: also return the attention maps, those of the layers that read images
                 as `encoder`.
 
@@ -148,7 +209,7 @@ class ImageTextDecoder(WithDecoder):
             for.
 
         Raises:
-            ValueError: as `insert_images`.
+            ValueError: as `insert_images`; or there is a `prompt`, and the spec says no such thing.
         """
         ids, inserted = target, None
         of_images: Maps = {}
@@ -156,10 +217,27 @@ class ImageTextDecoder(WithDecoder):
             states, of_images = self._read(images, return_attention=return_attention)
             ids, inserted = self._insert(target, states, target_mask)
         states, maps = self.decoder(
-            ids, mask=target_mask, inserted=inserted, return_weights=return_attention
+            ids,
+            mask=target_mask,
+            inserted=inserted,
+            blocks=self._blocks(ids, inserted, prompt),
+            return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
         return (output, maps_of(encoder=of_images, decoder=maps)) if return_attention else output
+
+    def _blocks(
+        self, target: torch.Tensor, inserted: torch.Tensor | None, prompt: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The tokens that attend to each other in both directions, as a stack takes them."""
+        if prompt is not None:
+            if self.bidirectional != "prompt":
+                raise ValueError('a `prompt` is for a spec that says `bidirectional = "prompt"`')
+            return prompt.long() - 1
+        if inserted is None or self.bidirectional != "image":
+            return None
+        # The states of an image have consecutive numbers; those of tokens are negative.
+        return (target - self.vocab).div(self.n_states, rounding_mode="floor")
 
     def _read(self, images: torch.Tensor, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
         states, maps = self.image(images, return_weights=return_attention)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
+from torch.nn import functional as F
 
 
 class Reach(NamedTuple):
@@ -54,6 +55,17 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     n_queries, n_keys = q.shape[-2], k.shape[-2]
     every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device)
     return every.tril(n_keys - n_queries)
+
+
+def causal_or_same(blocks: torch.Tensor, n_keys: int) -> torch.Tensor:
+    """(batch, 1, query, n_keys), True where the key is not later than the query, or of the same
+    block. The queries are the last of the keys; `blocks` are the numbers of theirs, (batch, query),
+    and negative for those of no block."""
+    n_queries = blocks.shape[1]
+    same = (blocks[:, :, None] == blocks[:, None]) & (blocks[:, :, None] >= 0)
+    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=blocks.device)
+    earlier = every.tril(n_keys - n_queries)
+    return (F.pad(same, (n_keys - n_queries, 0)) | earlier)[:, None]
 
 
 def last_keys(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:

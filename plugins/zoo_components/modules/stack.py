@@ -12,7 +12,7 @@ from zoo.cache import Cache
 from zoo.context import LayerContext, SharedKeys
 from zoo.position import PositionScheme, add_biases
 from zoo.transformer import check_mask
-from zoo_components.modules.masks import join
+from zoo_components.modules.masks import causal_or_same, join
 from zoo_components.modules.padding import Padding, by_token
 from zoo_components.modules.stack_inputs import Inputs, check_memory
 from zoo_components.modules.unpadding import places_of_tokens
@@ -98,6 +98,7 @@ class Stack(nn.Module):
         global_tokens: torch.Tensor | None = None,
         cache: Cache | None = None,
         inserted: torch.Tensor | None = None,
+        blocks: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -119,6 +120,8 @@ class Stack(nn.Module):
                 consecutive rows then share a row of memory.
             inserted: vectors, (n, width), for which ids from the size of the vocabulary on stand
                 (`Embedding.takes_inserted`).
+            blocks: for a causal stack, (batch, length): tokens of the same number attend to each
+                other, also to later ones; those of negative numbers only to earlier ones.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -157,6 +160,9 @@ class Stack(nn.Module):
         if attended is not None and self.needs_hidden(real, mask, cache):
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
+        causal = self.causal
+        if causal and blocks is not None:
+            attended, causal = join(attended, causal_or_same(blocks, keys.shape[-1])), False
         more = {} if inserted is None else {"inserted": inserted}
         embed = getattr(self, self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens, **more)
@@ -164,7 +170,7 @@ class Stack(nn.Module):
             mask=attended,
             tokens=real,
             places=None if return_weights else places_of_tokens(x, attended, self.layers),
-            causal=self.causal,
+            causal=causal,
             positions=positions,
             key_positions=keys,
             memory=memory,

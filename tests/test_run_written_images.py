@@ -1,0 +1,248 @@
+"""`zoo run` with images in texts that a processor of `transformers` writes in its own way: against
+this processor and the generation of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from families.cases import Case, all_cases
+from families.checkpoints import make_model, save
+from PIL import Image
+from test_image_models import draw, reported
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Sequence, Split
+from trials import Refused
+
+import zoo
+
+N_NEW = 8
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% for content in message['content'] %}"
+    "{{ PLACE if content['type'] == 'image' else content['text'] }}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'w21' }}{% endif %}"
+)
+
+
+class Kind(NamedTuple):
+    """A model and how its processor writes.
+
+    Args:
+        place: what stands for an image in a text.
+        special: the special tokens, by their ids.
+        named: the names of some of them, as the tokenizer is told.
+        processor: makes the processor of a tokenizer.
+    """
+
+    place: str
+    special: dict[int, str]
+    named: dict[str, str]
+    processor: Callable[[Any], Any]
+
+
+def of_gemma3(tokenizer: Any) -> Any:
+    size = {"height": 12, "width": 12}
+    images = transformers.Gemma3ImageProcessorPil(size=size)
+    return transformers.Gemma3Processor(images, tokenizer, image_seq_length=4)
+
+
+def of_idefics3(tokenizer: Any) -> Any:
+    """It makes up to 3 x 3 parts of an image, and one of the whole."""
+    images = transformers.Idefics3ImageProcessorPil(
+        size={"longest_edge": 30}, max_image_size={"longest_edge": 12}
+    )
+    return transformers.Idefics3Processor(images, tokenizer, image_seq_len=4)
+
+
+def of_paligemma(tokenizer: Any) -> Any:
+    size = {"height": 12, "width": 12}
+    images = transformers.SiglipImageProcessorPil(size=size, image_seq_length=9)
+    return transformers.PaliGemmaProcessor(images, tokenizer)
+
+
+OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
+KINDS = {
+    "gemma3": Kind(
+        "<start_of_image>",
+        {90: "<image_soft_token>", 91: "<start_of_image>", 92: "<end_of_image>"},
+        {
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+        of_gemma3,
+    ),
+    "idefics3": Kind(
+        "<image>",
+        {
+            **OF_PARTS,
+            90: "<image>",
+            91: "<fake_token_around_image>",
+            92: "<global-img>",
+            93: "<end_of_utterance>",
+        },
+        {},
+        of_idefics3,
+    ),
+    "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
+}
+
+
+def word_tokenizer(kind: Kind) -> transformers.PreTrainedTokenizerFast:
+    """Words between spaces, and lines, with a first token before each text."""
+    special = {1: "<bos>", **kind.special}
+    lines = {6: "\n", 7: "\n\n"}
+    words = {(special | lines).get(n, f"w{n}"): n for n in range(97)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Sequence([Split(Regex("\n+"), "isolated"), Split(" ", "removed")])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 1)]
+    )
+    tokenizer.add_special_tokens(list(special.values()))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        pad_token="w3",
+        model_input_names=["input_ids", "attention_mask"],
+        extra_special_tokens=kind.named,
+    )
+
+
+class Published:
+    """A checkpoint with its processor, and what `transformers` makes of texts with images."""
+
+    def __init__(self, case: Case, kind: Kind, folder: Path) -> None:
+        # With a head of its own; with the table of its tokens, it would repeat the last one.
+        case = replace(case, config={**case.config, "tie_word_embeddings": False})
+        self.folder, self.kind, self.model = folder, kind, make_model(case)
+        save(self.model, case, folder)
+        (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
+        self.processor = kind.processor(word_tokenizer(kind))
+        self.processor.chat_template = TEMPLATE.replace("PLACE", repr(kind.place))
+        self.processor.save_pretrained(folder)
+
+    def ids(self, text: str, paths: list[str], **more: Any) -> list[int]:
+        images = [Image.open(path).convert("RGB") for path in paths]
+        given = self.processor(text=text, images=images or None, return_tensors="pt", **more)
+        for unread in ("labels", "rows", "cols"):
+            given.pop(unread, None)
+        n_read = given["input_ids"].shape[1]
+        options = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 3}
+        found = self.model.generate(**given, max_new_tokens=N_NEW, **options)
+        told: list[int] = found[0, n_read:].tolist()
+        return told
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def truth(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    folder = tmp_path_factory.mktemp("published") / "checkpoint"
+    return Published(all_cases()[request.param], KINDS[request.param], folder)
+
+
+@pytest.fixture(scope="module")
+def model(truth: Published, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("imported") / "model"
+    zoo.import_folder(truth.folder, folder)
+    return str(folder)
+
+
+def run(capsys: pytest.CaptureFixture[str], model: str, *arguments: str) -> Any:
+    return reported(capsys, model, *arguments, "-n", str(N_NEW))
+
+
+def test_texts_with_images(
+    truth: Published, model: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other, place = draw("one.png"), draw("other.jpg", 29, 20), truth.kind.place
+    text = f"{place} w8 w9"
+    found = run(capsys, model, text, "--image", one)
+    assert found["ids"] == truth.ids(text, [one])
+    assert found["score"] != run(capsys, model, text, "--image", other)["score"]
+    both = f"{place}w9\nw8{place} w10"
+    images = ("--image", one, "--image", other)
+    assert run(capsys, model, both, *images)["ids"] == truth.ids(both, [one, other])
+
+
+def test_several_texts(truth: Published, model: str, project: Path) -> None:
+    """Of other lengths and numbers of images, with a cache and without."""
+    one, other, place = draw("one.png"), draw("other.jpg", 29, 20), truth.kind.place
+    texts = [f"{place} w8 w9", f"{place} w50 {place} w51 w52 w53", f"{place}w14"]
+    images = [[other], [one, other], [one]]
+    text_model = zoo.TextModel.load(model)
+    found = text_model.run(texts, images=images, max_new_tokens=N_NEW)
+    wanted = [truth.ids(text, seen) for text, seen in zip(texts, images, strict=True)]
+    assert [one["ids"] for one in found] == wanted
+    assert text_model.images is not None
+    rows = [text_model.images.row(text, seen) for text, seen in zip(texts, images, strict=True)]
+    pixels = torch.stack([pixels for row in rows for pixels in row.images])
+    generated = zoo.generate(
+        text_model.transformer,
+        [row.ids for row in rows],
+        images=pixels,
+        max_new_tokens=N_NEW,
+        eos=2,
+        cache=False,
+    )
+    assert [list(one.ids) for one in generated] == wanted
+
+
+def test_chats_with_images(
+    truth: Published, model: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = draw("one.png")
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "w8 w9"}]}]
+    prompt = truth.processor.apply_chat_template(chat, add_generation_prompt=True)
+    wanted = truth.ids(prompt, [one], add_special_tokens=False)
+    assert run(capsys, model, "w8 w9", "--chat", "--image", one)["ids"] == wanted
+
+
+def test_what_does_not_fit(truth: Published, model: str, project: Path, refused: Refused) -> None:
+    one, place = draw("one.png"), truth.kind.place
+    told = refused("run", model, "w8", "--image", one)
+    assert f"the text has 0 places for an image, `{place}`, and 1 image given" in told
+    if place != (token := truth.kind.special[90]):
+        told = refused("run", model, f"{token} {place}", "--image", one)
+        assert f"2 places for the parts of images, `{token}`, and the images have 1 part" in told
+
+
+def test_a_processor_that_is_not_known(
+    truth: Published, model: str, project: Path, refused: Refused
+) -> None:
+    path = Path(model, "processor_config.json")
+    before = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(before) | {"processor_class": "OtherProcessor"}))
+        told = refused("run", model, f"{truth.kind.place} w8", "--image", draw("one.png"))
+    finally:
+        path.write_text(before)
+    assert "how the processor `OtherProcessor` writes images into a text is not known" in told
+    assert "processor_config.json:1:" in told
+
+
+def test_ids_alone(truth: Published, model: str, project: Path, refused: Refused) -> None:
+    """Without a tokenizer, all tokens are written, and each part of an image has a place."""
+    one, place = draw("one.png"), truth.kind.place
+    text_model = zoo.TextModel.load(model)
+    assert text_model.images is not None
+    row = text_model.images.row(f"{place} w8 w9", [one])
+    n_states = len([id_ for id_ in row.ids if id_ == 90]) // len(row.images)
+    written, seen = [], 0
+    for id_ in row.ids:
+        seen += id_ == 90
+        if id_ != 90 or seen % n_states == 1:
+            written.append(str(id_))
+    shutil.copytree(model, "alone")
+    Path("alone/tokenizer.json").unlink()
+    alone = zoo.TextModel.load("alone")
+    assert alone.images is not None
+    assert alone.images.row(" ".join(written), [one]).ids == row.ids
+    told = refused("run", "alone", " ".join([*written, "90"]), "--image", one)
+    assert "write the id 90 once for each part of an image" in told

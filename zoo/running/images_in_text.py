@@ -1,0 +1,188 @@
+"""Images in a text: their pixels, and the text with their places, as the publisher's processor
+writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.errors import InputError, Problem, WeightsError
+from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
+from zoo.images.pixels import Parts
+from zoo.json_files import read_json
+from zoo.running.image_reader import ImageReader
+from zoo.running.media import places_of, read_each
+from zoo.running.text import Input, Text
+from zoo.running.tokenizer_config import read_special_tokens
+from zoo.spec import ModelSpec
+from zoo.wording import allowed, counted, did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from zoo.purpose import InsertedImages
+    from zoo.running.chat import Chat
+    from zoo.running.image_reader import ImageFile
+
+_CLASS = "processor_class"
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+class Writing(NamedTuple):
+    """How a processor writes images into a text: a table of images_in_text.toml, which says what
+    each key is."""
+
+    place: str = "{image}"
+    image: str = "{image}"
+    part: str = "{image}"
+    after_row: str = ""
+    after_parts: str = ""
+    after_images: str = ""
+    end: str = ""
+    special: bool = True
+    tokens: Mapping[str, str] = {}
+
+
+@cache
+def _table() -> tuple[Mapping[str, Writing], Mapping[str, Writing]]:
+    """The processors by all their names, and by the model types that have them."""
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    by_name: dict[str, Writing] = {}
+    of_types: dict[str, Writing] = {}
+    for name, stated in data.items():
+        names, types = [name, *stated.pop("also", ())], stated.pop("model_types")
+        found = Writing(**stated)
+        by_name.update(dict.fromkeys(names, found))
+        of_types.update(dict.fromkeys(types, found))
+    return by_name, of_types
+
+
+class ImagesInText:
+    """Makes ids and pixels of texts with images in them.
+
+    Args:
+        folder: that of the model.
+        config: the text of the `config.json` that it was imported with, if there was one.
+        spec: the model's.
+        how: the images that may stand in its texts.
+        text: turns text into its ids.
+    """
+
+    def __init__(
+        self, folder: Path, config: str | None, spec: ModelSpec, how: InsertedImages, text: Text
+    ) -> None:
+        self.folder, self.config, self.how, self.text = folder, config, how, text
+        self.reader = ImageReader(folder, config, spec, how.shape)
+
+    def row(self, text: str | Chat, images: Sequence[ImageFile]) -> Input:
+        """The ids of a text or of a chat, with as many tokens for each image as it has states, and
+        the pixels of the images.
+
+        Raises:
+            InputError: it has places for another number of images; or as `Text.encode` and
+                `Text.write_chat`.
+            WeightsError: the files of the folder that say how images are read or written are
+                damaged, or not supported.
+        """
+        special = isinstance(text, str)  # a chat template writes the special tokens itself
+        written = (
+            text if isinstance(text, str) else self.text.write_chat(text, n_images=len(images))
+        )
+        if self.text.writes_ids:
+            parts, ids = self._read(images), self.text.encode(written)
+        else:
+            place = self._filled(self._writing.place)
+            self._check_places(written.count(place), len(images), place)
+            parts = self._read(images)
+            whole = self._written(written, place, parts)
+            ids = self.text.encode(whole, special=special and self._writing.special)
+        pixels = tuple(pixels for one in parts for pixels in one.pixels)
+        if (n_places := ids.count(self.how.image_id)) != len(pixels):
+            raise self._other_places(n_places, len(pixels))
+        each = self.how.n_states
+        ids = [new for old in ids for new in [old] * (each if old == self.how.image_id else 1)]
+        return Input(ids, images=pixels)
+
+    @property
+    def _token(self) -> str:
+        return self.text.token_of(self.how.image_id)
+
+    @cached_property
+    def _writing(self) -> Writing:
+        """As the `processor_class` of the folder's files says, in the order in which `transformers`
+        looks for one, or else the model type. Raises WeightsError if it is not known."""
+        by_name, of_types = _table()
+        for name in (PROCESSOR_SETTINGS, PREPROCESSOR_SETTINGS, TOKENIZER_CONFIG):
+            if not os.path.lexists(self.folder / name):
+                continue
+            file = read_json(self.folder / name)
+            stated = file.data.get(_CLASS)
+            if isinstance(stated, str) and stated in by_name:
+                return by_name[stated]
+            if stated is not None:
+                message = (
+                    f"how the processor {quoted(stated)} writes images into a text is not known"
+                )
+                hint = did_you_mean(str(stated), by_name) or allowed(by_name)
+                raise WeightsError(Problem(message, file.place(_CLASS), hint))
+        type_ = None if self.config is None else json.loads(self.config).get("model_type")
+        return of_types.get(type_, Writing()) if isinstance(type_, str) else Writing()
+
+    @cached_property
+    def _tokens(self) -> Mapping[str, str]:
+        """The texts of the special tokens by their names, and that of the token for images."""
+        stated = read_special_tokens(self.folder)
+        return {**self._writing.tokens, **stated, "image": self._token}
+
+    def _filled(self, template: str, **more: object) -> str:
+        """A text of the table with the values of the names in it."""
+        known: Mapping[str, Any] = {**self._tokens, **more}
+        return _NAME.sub(lambda found: str(known[found[1]]), template)
+
+    def _written(self, text: str, place: str, parts: Sequence[Parts]) -> str:
+        """A text with what stands at the places of images, one token for each part."""
+        how = self._writing
+        *before, rest = text.split(place)
+        seen = [first + self._image(one) for first, one in zip(before, parts, strict=True)]
+        return "".join(seen) + self._filled(how.after_images) + rest + self._filled(how.end)
+
+    def _image(self, parts: Parts) -> str:
+        how, found = self._writing, ""
+        for row in range(1, parts.rows + 1):
+            columns = range(1, parts.columns + 1)
+            found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
+            found += how.after_row
+        return (found and found + how.after_parts) + self._filled(how.image)
+
+    def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
+        return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
+
+    def _check_places(self, n_places: int, n_images: int, place: str) -> None:
+        """Raise InputError unless there is a place for each image."""
+        if n_places != n_images:
+            raise InputError(
+                Problem(
+                    f"the text has {counted(n_places, 'place')} for an image, `{place}`, and "
+                    f"{counted(n_images, 'image')} given",
+                    help=f"write `{place}` once in the text for each image, where it stands",
+                )
+            )
+
+    def _other_places(self, n_places: int, n_parts: int) -> InputError:
+        """The error for a text whose ids hold the token of images too often or too seldom."""
+        if self.text.writes_ids:
+            hint = f"write the id {self.how.image_id} once for each part of an image"
+        else:
+            place = self._filled(self._writing.place)
+            hint = f"write `{place}` where an image stands, and nothing else that is read as one"
+        return InputError(
+            Problem(
+                f"the ids of the text have {counted(n_places, 'place')} for the parts of images, "
+                f"`{self._token}`, and the images have {counted(n_parts, 'part')}",
+                help=hint,
+            )
+        )
