@@ -22,6 +22,7 @@ from zoo.benching import rounds, tasks
 from zoo.benching.memory import OfAllocator, OfProcess, meter_of, peaks
 from zoo.benching.report import bench_text
 from zoo.cli import run
+from zoo.errors import is_out_of_memory
 from zoo_components.modules.ffn import Mlp
 
 CPU = torch.device("cpu")
@@ -425,10 +426,10 @@ def test_one_that_cannot_be_built(clock: list[float], monkeypatch: pytest.Monkey
 def test_what_torch_says_of_no_memory() -> None:
     with pytest.raises(RuntimeError) as found:
         torch.empty(2**55)
-    assert rounds.is_out_of_memory(found.value)
-    assert rounds.is_out_of_memory(MemoryError())
-    assert not rounds.is_out_of_memory(RuntimeError("a shape is wrong"))
-    assert not rounds.is_out_of_memory(None)
+    assert is_out_of_memory(found.value)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("a shape is wrong"))
+    assert not is_out_of_memory(None)
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -902,3 +903,47 @@ def test_after_a_mistake_the_output_is_json_or_nothing(
         json.loads(out)
     goes_on = {"lint", "pull", "rm", "store", "validate", "verify"}
     assert (out != "") is (name in goes_on)
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+LACKS = {
+    "memory": (MemoryError(), "there is not enough memory"),
+    "memory for a map": (
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        "there is not enough memory: [Errno 12] Cannot allocate memory",
+    ),
+    "memory of a GPU": (
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore."),
+        "there is not enough memory: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ),
+    "threads": (
+        RuntimeError("can't start new thread"),
+        "the system starts no more threads for this process",
+    ),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_what_the_machine_has_not_is_no_traceback(
+    lack: str, command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, told = LACKS[lack]
+
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("zoo.registry.load_registry", fails)
+    status, out, err = command("list")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {told}\n      = help: ")
+
+
+def test_an_error_of_the_zoo_itself_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("a shape is wrong")
+
+    monkeypatch.setattr("zoo.registry.load_registry", fails)
+    with pytest.raises(RuntimeError, match="a shape is wrong"):
+        run(["list"])

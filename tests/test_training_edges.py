@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from zoo.training import checkpoint_state, checkpoints
 from zoo.training import data as data_module
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets
+from zoo.training.extras import OF_TRAIN
 from zoo.training.hub import read_split
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
@@ -433,3 +436,22 @@ def test_a_length_that_no_text_has_truncates_nothing(project: Path) -> None:
     model = CLASSES.replace('{ kind = "learned", max_length = 12 }', '"rotary"')
     recipe = SHORT_OF_CLASSES.replace("max_length = 12", f"max_length = {10**29}")
     assert zoo.train(write_encoder(project, recipe, model), output="out") is not None
+
+
+@pytest.mark.parametrize("name", OF_TRAIN)
+def test_what_the_end_of_a_run_needs_is_asked_for_before_it_begins(
+    name: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_toy(project, RECIPE_OF_PAIRS)
+    monkeypatch.setitem(sys.modules, name, None)
+    told = f"training needs the package `{name}`, which is not installed\n.*zoo\\[train\\]"
+    with pytest.raises(TrainingError, match=told):
+        zoo.train(path, output="out")
+    assert not Path("out").exists()
+
+
+def test_the_packages_that_are_asked_for_are_those_of_the_extra() -> None:
+    root = Path(zoo.__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["train"]
+    assert [one.partition(">")[0] for one in extra] == list(OF_TRAIN)

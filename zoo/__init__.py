@@ -9,7 +9,13 @@ Importing this package imports no torch; the functions that need it do.
 
 from __future__ import annotations
 
-# Nothing is imported here: Ctrl-C before `zoo.__main__` can handle it would show a traceback.
+import sys  # nothing that Python has not: Ctrl-C before `zoo.__main__` would show a traceback
+
+if sys.platform == "win32":
+    # Files get their names by renaming onto old ones, are removed while they are open, and are read
+    # by several threads at their own places, as Windows does not.
+    raise ImportError("the zoo runs on Linux and macOS; on Windows, install it in WSL")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -10,6 +10,7 @@ import os
 import unicodedata
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from errno import ENOMEM
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,6 +163,16 @@ def is_interrupt(error: BaseException) -> bool:
     while found is not None and not isinstance(found, KeyboardInterrupt):
         found = found.__cause__ or found.__context__
     return found is not None
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error says that there is no more memory: of a GPU, or of the machine."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == ENOMEM:
+        return True
+    told = str(error).lower()  # of torch, whose own error for a GPU is a RuntimeError too
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in told or "can't allocate memory" in told or "not enough memory" in told
+    )
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

@@ -12,11 +12,11 @@ import torch
 from zoo.benching.machine import hardware, load, versions
 from zoo.benching.memory import meter_of
 from zoo.benching.report import Bench, BenchRow
-from zoo.benching.rounds import Case, is_out_of_memory, measure
+from zoo.benching.rounds import Case, measure
 from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, phases
 from zoo.building import build
 from zoo.byte_counts import human_bytes
-from zoo.errors import InputError, Problem, ZooError
+from zoo.errors import InputError, Problem, ZooError, is_out_of_memory
 from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit

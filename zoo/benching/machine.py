@@ -30,7 +30,10 @@ def hardware(device: torch.device) -> str:
 def load() -> float | None:
     """Return how many processes computed or waited for it, the mean of the last minute; None where
     the system does not tell. Above 0, others may have disturbed what is measured next."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ import torch
 from zoo.benching.machine import wait_for
 from zoo.benching.memory import Meter, peaks
 from zoo.benching.tasks import RUNS, Phase, Run, Sizes, Task
-from zoo.errors import PluginError
+from zoo.errors import PluginError, is_out_of_memory
 from zoo.registering.plugin_errors import plugin_code
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -124,13 +124,3 @@ def measure(
             on_step()
     for case in cases:
         case.end()
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error says that there is no more memory: of a GPU, or of the machine."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    told = str(error).lower()
-    return isinstance(error, RuntimeError) and (
-        "out of memory" in told or "can't allocate memory" in told or "not enough memory" in told
-    )

@@ -12,7 +12,7 @@ import click
 
 import zoo
 from zoo.cli.options import path_type
-from zoo.errors import ZooError, is_interrupt
+from zoo.errors import Problem, ZooError, is_interrupt, is_out_of_memory
 from zoo.wording import nearest
 
 if TYPE_CHECKING:
@@ -66,7 +66,23 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, click.ClickException):
             error.show()
             return error.exit_code
+        if (lack := _lack(error)) is not None:
+            click.echo(str(ZooError(lack)), err=True)
+            return USER_ERROR
         raise
+
+
+def _lack(error: BaseException) -> Problem | None:
+    """Return the problem that the machine gives the process no more memory or threads, which may
+    come anywhere; None for any other error."""
+    why = str(error).split("\n")[0]
+    if is_out_of_memory(error):
+        message = f"there is not enough memory{f': {why}' if why else ''}"
+        return Problem(message, help="a smaller batch, dtype or model takes less")
+    if isinstance(error, RuntimeError) and why == "can't start new thread":
+        message = "the system starts no more threads for this process"
+        return Problem(message, help="`ulimit -u`, or the limit of the container, says how many")
+    return None
 
 
 class Commands(click.Group):

@@ -15,8 +15,8 @@ from typing import BinaryIO
 from zoo.errors import Problem, ZooError
 from zoo.wording import quoted
 
-_NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
-"""The errors of file systems that cannot sync folders."""
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
+"""The errors of file systems that cannot sync folders. On Linux, the second and third are one."""
 TEMPORARY = ".zoo-*.tmp"
 """The pattern of the names of files and folders that are not complete yet."""
 

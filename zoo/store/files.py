@@ -33,7 +33,14 @@ from zoo.store.pretrained import File
 from zoo.weights.open_file import STEP
 from zoo.wording import quoted
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_NO_LINKS = {
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,  # on Linux the same
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EXDEV,
+}
 """The errors of file systems without hard links, or with too many links to a file."""
 _WRITABLE = 0o222
 _TOUCHED = 600.0

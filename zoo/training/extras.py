@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from zoo.errors import Problem, TrainingError
+
+OF_TRAIN = ("accelerate", "matplotlib", "sacrebleu")
+"""The packages of the extra `train`."""
+
+
+def check_installed() -> None:
+    """Raise `TrainingError` if a package of `OF_TRAIN` is missing. A run asks before it begins: it
+    plots and scores at its end."""
+    for name in OF_TRAIN:
+        if find_spec(name) is None:
+            raise _missing(name, "train")
 
 
 def imported(name: str, *, extra: str = "train") -> Any:
@@ -19,9 +31,9 @@ def imported(name: str, *, extra: str = "train") -> Any:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
-        raise TrainingError(
-            Problem(
-                f"training needs the package `{error.name}`, which is not installed",
-                help=f"pip install 'zoo[{extra}]'",
-            )
-        ) from None
+        raise _missing(error.name, extra) from None
+
+
+def _missing(name: str, extra: str) -> TrainingError:
+    message = f"training needs the package `{name}`, which is not installed"
+    return TrainingError(Problem(message, help=f"pip install 'zoo[{extra}]'"))

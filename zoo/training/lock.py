@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,7 +15,7 @@ from zoo.files.of_training import LOCK
 from zoo.training.processes import in_first_process
 from zoo.wording import quoted
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """The errors of file systems that have no locks."""
 
 
@@ -74,10 +75,6 @@ def _descriptor_of(lock: Path) -> int:
 
 
 def _lock(descriptor: int) -> None:
-    try:
-        import fcntl  # which Windows has not
-    except ModuleNotFoundError:
-        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -14,6 +14,7 @@ from zoo.store.collecting import sweep
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.companions import write_companions
 from zoo.training.encoding import Parts, encode_parts
+from zoo.training.extras import check_installed
 from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
 from zoo.training.lock import alone_in
@@ -65,13 +66,14 @@ def train(
 
     Raises:
         SpecError: the recipe or the model's spec is wrong.
-        TrainingError: the data or the tokenizer is wrong; the processes were not all given the
-            same; or the run fails.
+        TrainingError: a package of the extra `train` is not installed; the data or the tokenizer
+            is wrong; the processes were not all given the same; or the run fails.
         ZooError: the folder holds another run, or one that goes on; is named as a file; or cannot
             be written.
     """
     registry = load_registry() if registry is None else registry
     found = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    check_installed()
     folder = Path(found.head.name if output is None else output)
     check_output_name(folder, folder=True)
     _refuse_unreadable(folder)

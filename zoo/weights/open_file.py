@@ -23,6 +23,8 @@ from zoo.errors import Place, Problem, WeightsError
 
 STEP = 1 << 20
 """The number of bytes read at a time: few enough to stay in a core's cache for hashing."""
+AT_ONCE = 1 << 30
+"""The most bytes of one call of the system. Of 2 GiB, macOS says that the argument is invalid."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class OpenFile:
         done = 0
         while done < len(buffer):
             try:
-                count = os.preadv(self.file.fileno(), [buffer[done:]], offset + done)
+                part = buffer[done : done + AT_ONCE]
+                count = os.preadv(self.file.fileno(), [part], offset + done)
             except OSError as error:
                 raise cannot_read(error, self.place) from None
             if count == 0:
