@@ -97,31 +97,36 @@ def _moves(
     wrong = [(change, change["a"]["origin"] or "") for change in trial.changes if change["a"]]
     deciding = {line: next(iter(keys)) for line, keys in read.items() if len(keys) == 1}
     settled = set(deciding.values()) - {deciding.get(line) for _, line in wrong}
-    for change, line in sorted(wrong, key=lambda one: len(read.get(one[1], ()))):
-        for key in sorted(read.get(line, set()) - settled):
-            before, strings = trial.scope.config.get(key), trial.scope.family.strings
-            yield key, _candidates(change, before, activations, strings)
+    wrong.sort(key=lambda one: len(read.get(one[1], ())))
+    moves = [
+        (change, key) for change, line in wrong for key in sorted(read.get(line, set()) - settled)
+    ]
+    for change, key in moves:
+        yield key, _likely(change, activations)
+    for change, key in moves:
+        yield key, _unlikely(change, trial.scope.config.get(key), trial.scope.family.strings)
 
 
-def _candidates(
-    change: ValueChange, before: object, activations: Mapping[str, str], strings: frozenset[str]
-) -> Iterator[Any]:
-    """Yield the values that a key may need, which was `before`, the likely ones first: that of the
-    model, for each layer if there was a list; one that is larger by as much or as many times; an
-    activation by the names that configurations have for it; another word that the family knows; and
+def _likely(change: ValueChange, activations: Mapping[str, str]) -> Iterator[Any]:
+    """Yield the value of the model, an activation by the names that configurations have for it, and
     the values of switches."""
-    a, b = (side and side["value"] for side in (change["a"], change["b"]))
-    wanted = list(_scalars(b))
+    wanted = list(_scalars(change["b"] and change["b"]["value"]))
     yield from wanted
-    if isinstance(before, list):
-        yield from ([value] * len(before) for value in wanted)
+    yield from (name for name, ours in activations.items() if ours in wanted)
+    yield from (True, False, None)
+
+
+def _unlikely(change: ValueChange, before: object, words: Iterable[str]) -> Iterator[Any]:
+    """Yield what a key's value may become besides: larger by as much as the value of the model, or
+    as many times; that value for each layer, if there was a list; another of the family's words."""
+    a, b = (side and side["value"] for side in (change["a"], change["b"]))
     if _is_number(before) and _is_number(a) and _is_number(b):
         yield before + b - a
         yield from _proportional(before, b / a) if a and b else ()
-    yield from (name for name, ours in activations.items() if ours in wanted)
-    if isinstance(before, str):
-        yield from sorted(strings)
-    yield from (True, False, None)
+    elif isinstance(before, list):
+        yield from ([value] * len(before) for value in _scalars(b))
+    elif isinstance(before, str):
+        yield from sorted(words)
 
 
 def _proportional(before: float, ratio: float) -> Iterator[int | float]:
