@@ -130,6 +130,10 @@ def test_its_class_is_enough(name: str, project: Path) -> None:
     found = json.loads(Path("out/config.json").read_text())
     assert found.items() >= config.items()
     assert found["dtype"] == "float32"
+    # Nothing is stated that is no field of the class, and what is padding stays.
+    usual = type(of_transformers.from_pretrained("out").config)()
+    assert found.keys() <= {*usual.to_dict(), *usual.attribute_map, "rope_theta"}
+    assert found.get("pad_token_id") == {"bert": 0}.get(name)
     theirs, told = of_transformers.from_pretrained("out", output_loading_info=True)
     assert not any(told.values()), told
     ids = torch.tensor([[2, 7, 9, 8, 3], [2, 11, 6, 12, 3]])

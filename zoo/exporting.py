@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
 from zoo.families.class_names import written_names
+from zoo.families.completed import NO_FIELDS
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.described import described
 from zoo.families.family import with_rules
@@ -33,12 +34,13 @@ from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import FILE_NAME as MODULES
 from zoo.families.sentence import dense_rules
-from zoo.families.special_tokens import read_special_ids, tokenizer_config
+from zoo.families.special_tokens import special_ids, tokenizer_config
 from zoo.families.target import Target
 from zoo.files.atomic import new_folder
 from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
+from zoo.purpose import Reading
 from zoo.registry import Registry, load_registry
 from zoo.showing.data import ValueChange
 from zoo.transformer import Transformer
@@ -105,18 +107,18 @@ def export_folder(
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
+    reading = next(iter(model.spec.model.called_with), None)
     if file is None:
         origin, scope = _recorded(model, families, registry, Place(str(path)))
     else:
         origin, scope = _described(model, file, path.parent, families, registry)
     if architecture is not None:
-        stated = _with_defaults(model, scope, path.parent)
+        stated = _with_defaults(model, scope, path.parent, reading)
         origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
     plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
     if file is not None:
-        reading = next(iter(model.spec.model.called_with), None)
         companions += filter(None, [tokenizer_config(path.parent, reading)])
     _check_zeros(model, plan, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
@@ -195,18 +197,22 @@ def _described(
     return found.origin, found.scope
 
 
-def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, Any]:
+def _with_defaults(
+    model: Transformer, scope: Scope, folder: Path, reading: Reading | None
+) -> dict[str, Any]:
     """What a configuration states, for readers that know no defaults: with those of what its family
-    has read. Special tokens are those in the settings of generation beside the model, or none: the
-    defaults are those of another vocabulary."""
+    has read. Special tokens are the model's own, or none: the defaults are those of another
+    vocabulary."""
     config = scope.config
     tokens = {
         key: one
-        for key, one in read_special_ids(folder).stated().items()
+        for key, one in special_ids(folder, reading).items()
         if key in config.defaults.nullable or (one is not None and key in config.defaults.values)
     }
-    read = {key: config[key] for key in sorted(config.read) if config.get(key) is not None}
-    return {**config.file.data, **tokens, **read, "dtype": dtype_name(_usual(model))}
+    fields = config.defaults.values.keys() - NO_FIELDS
+    read = {key: config[key] for key in sorted(config.read & fields)}
+    usual = {key: value for key, value in read.items() if value is not None}
+    return {**config.file.data, **tokens, **usual, "dtype": dtype_name(_usual(model))}
 
 
 def _target(model: Transformer, files: Mapping[str, str], registry: Registry) -> Target:

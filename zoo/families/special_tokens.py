@@ -17,27 +17,32 @@ from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.running.text import mask_of
 from zoo.running.tokenizer_file import read_tokenizer
 
-_TOKENS = ("bos_token", "eos_token", "pad_token")
 
-
-class SpecialIds(Settings):
-    """The special ids in the settings of generation."""
-
+class _Settings(Settings):
     bos_token_id: Id | None = None
     pad_token_id: Id | None = None
 
-    def stated(self) -> dict[str, Any]:
-        """The ids by the keys of a config.json, None for those that are not stated."""
-        keys = (*(f"{token}_id" for token in _TOKENS), "decoder_start_token_id")
-        return {key: getattr(self, key) for key in keys}
 
+def special_ids(folder: Path, reading: Reading | None) -> dict[str, Any]:
+    """The ids of special tokens by the keys of a config.json, None for those that nothing states.
 
-def read_special_ids(folder: Path) -> SpecialIds:
-    """Read the special ids of a model. Raises `WeightsError` if the settings of generation in its
-    folder are damaged."""
+    Args:
+        folder: the model's, whose settings of generation state them.
+        reading: the first input of ids of the model, which may state that of padding.
+
+    Raises:
+        WeightsError: the settings of generation are damaged.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingsWarning)  # for who generates
-        return read_settings(folder, None, has_source=True, kind=SpecialIds)
+        stated = read_settings(folder, None, has_source=True, kind=_Settings)
+    pad = stated.pad_token_id
+    return {
+        "bos_token_id": stated.bos_token_id,
+        "eos_token_id": stated.eos_token_id,
+        "pad_token_id": reading.pad_id if pad is None and reading is not None else pad,
+        "decoder_start_token_id": stated.decoder_start_token_id,
+    }
 
 
 def tokenizer_config(folder: Path, reading: Reading | None) -> Companion | None:
@@ -55,13 +60,11 @@ def tokenizer_config(folder: Path, reading: Reading | None) -> Companion | None:
     others = (folder / TARGET_TOKENIZER, folder / TOKENIZER_CONFIG)
     if not os.path.lexists(path) or any(map(os.path.lexists, others)):
         return None
-    tokenizer, ids = read_tokenizer(path), read_special_ids(folder).stated()
-    if reading is not None and ids["pad_token_id"] is None:
-        ids["pad_token_id"] = reading.pad_id
+    tokenizer, ids = read_tokenizer(path), special_ids(folder, reading)
     ids["mask_token_id"] = mask_of(tokenizer)
     tokens = {
         token: tokenizer.id_to_token(one)
-        for token in (*_TOKENS, "mask_token")
+        for token in ("bos_token", "eos_token", "pad_token", "mask_token")
         for one in _ids(ids[f"{token}_id"])[:1]
     }
     stated: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
