@@ -4,7 +4,7 @@ it had, any other by a config.json that describes it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from zoo.families.family import with_rules
 from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import (
+    Companion,
     Origin,
     check_companions,
     dtype_key,
@@ -92,38 +93,57 @@ def export_folder(
     check_output_name(output, folder=True)
     if max_shard_bytes is not None:
         check_count("max_shard_bytes", max_shard_bytes)
-    if config is not None and architecture is not None:
-        problem = Problem(
-            "a `config` names its class itself, so there is no `architecture` beside it"
-        )
-        raise InputError(problem)
     registry = load_registry() if registry is None else registry
     families = Families(registry)
-    file = None
-    if config is not None:
-        file = read_json(checked_path(config, "`config` is a path"))
-    elif architecture is not None:
-        file = families.config_of_class(architecture)
+    file = _stated_config(config, architecture, families)
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
-    reading = next(iter(model.spec.model.called_with), None)
+    where = Place(str(path))
     if file is None:
-        origin, scope = _recorded(model, families, registry, Place(str(path)))
+        origin, scope = _recorded(model, families, registry, where)
     else:
         origin, scope = _described(model, file, path.parent, families, registry)
-    if architecture is not None:
-        stated = _with_defaults(model, scope, path.parent, reading)
-        origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
-    plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
+    if architecture is not None:
+        stated = _with_defaults(model, scope, path.parent)
+        origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
     if file is not None:
-        companions += filter(None, [tokenizer_config(path.parent, reading)])
-    _check_zeros(model, plan, Place(str(path)))
-    tensors = dict(_made(model, plan, origin))
+        companions += filter(None, [tokenizer_config(path.parent, _reading(model))])
+    plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+    _check_zeros(model, plan, where)
+    _write_folder(
+        output,
+        _config(model, origin),
+        companions,
+        dict(_made(model, plan, origin)),
+        max_shard_bytes,
+    )
+
+
+def _stated_config(
+    config: str | Path | None, architecture: str | None, families: Families
+) -> JsonFile | None:
+    """The configuration that the caller names, or the little that a class says; None if there is
+    neither."""
+    if config is not None and architecture is not None:
+        message = "a `config` names its class itself, so there is no `architecture` beside it"
+        raise InputError(Problem(message))
+    if config is not None:
+        return read_json(checked_path(config, "`config` is a path"))
+    return None if architecture is None else families.config_of_class(architecture)
+
+
+def _write_folder(
+    output: Path,
+    config: str,
+    companions: Iterable[Companion],
+    tensors: Mapping[str, torch.Tensor],
+    max_shard_bytes: int | None,
+) -> None:
     with new_folder(output) as folder:
-        (folder / CONFIG).write_bytes(_config(model, origin).encode())
+        (folder / CONFIG).write_bytes(config.encode())
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
@@ -197,22 +217,25 @@ def _described(
     return found.origin, found.scope
 
 
-def _with_defaults(
-    model: Transformer, scope: Scope, folder: Path, reading: Reading | None
-) -> dict[str, Any]:
+def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, Any]:
     """What a configuration states, for readers that know no defaults: with those of what its family
     has read. Special tokens are the model's own, or none: the defaults are those of another
     vocabulary."""
     config = scope.config
     tokens = {
         key: one
-        for key, one in special_ids(folder, reading).items()
+        for key, one in special_ids(folder, _reading(model)).items()
         if key in config.defaults.nullable or (one is not None and key in config.defaults.values)
     }
     fields = config.defaults.values.keys() - NO_FIELDS
     read = {key: config[key] for key in sorted(config.read & fields)}
     usual = {key: value for key, value in read.items() if value is not None}
     return {**config.file.data, **tokens, **usual, "dtype": dtype_name(_usual(model))}
+
+
+def _reading(model: Transformer) -> Reading | None:
+    """The first input of ids, if there is one."""
+    return next(iter(model.spec.model.called_with), None)
 
 
 def _target(model: Transformer, files: Mapping[str, str], registry: Registry) -> Target:
