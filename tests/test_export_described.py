@@ -188,9 +188,12 @@ def test_special_tokens_are_those_of_the_model(project: Path) -> None:
 def test_a_class_that_is_another_model_is_refused(project: Path, refused: Refused) -> None:
     zoo.save(zoo.build(zoo.read_spec(LLAMA.replace('"glu"', '"mlp"'))), "mine")
     told = refused("export", "mine", "--to", "hf", "--as", "LlamaForCausalLM", "-o", "out")
-    assert "`LlamaForCausalLM` of `transformers` is another model" in told
+    assert "model.safetensors: error: `LlamaForCausalLM` of `transformers` is another" in told
     assert '`decoder.block.ffn.kind` is "glu" there, and "mlp" in mine' in told
     assert told.count("error:") == 1  # what can be the same is
+    told = refused("export", "mine", "--to", "hf", "--as", "GPT2LMHeadModel", "-o", "out")
+    assert '`decoder.position.kind` is "learned" there, and "rotary" in mine' in told
+    assert "decoder.position.base" not in told  # of another kind, all keys are others
     told = refused("export", "mine", "--to", "hf", "--as", "LamaForCausalLM", "-o", "out")
     assert "no family reads a class `LamaForCausalLM`" in told
     assert "did you mean `LlamaForCausalLM`?" in told

@@ -103,7 +103,7 @@ def export_folder(
     if file is None:
         origin, scope = _recorded(model, families, registry, where)
     else:
-        origin, scope = _described(model, file, path.parent, families, registry)
+        origin, scope = _described(model, file, path, families, registry)
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
     if architecture is not None:
@@ -199,22 +199,28 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
 
 
 def _described(
-    model: Transformer, file: JsonFile, folder: Path, families: Families, registry: Registry
+    model: Transformer, file: JsonFile, path: Path, families: Families, registry: Registry
 ) -> tuple[Origin, Scope]:
     """The origin of a model that a config.json describes, and the scope of its family."""
-    files = {one.name: one.sha256 for one in read_companions(folder, COMPANIONS)}
+    files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
     found = described(file, _target(model, files, registry), files, families)
-    if found.changes:
-        raise WeightsError(
-            Problem(
-                f"`{file.data['architectures'][0]}` of `transformers` is another model: "
-                f"{_difference(change, model)}",
-                file.place(),
-            )
-            for change in found.changes
-        )
+    told = list(_telling(found.changes))
+    if told:
+        message = f"`{file.data['architectures'][0]}` of `transformers` is another model"
+        where = Place(str(file.path if file.text else path))
+        raise WeightsError(Problem(f"{message}: {_difference(one, model)}", where) for one in told)
     check_read(found.scope, families)
     return found.origin, found.scope
+
+
+def _telling(changes: Iterable[ValueChange]) -> Iterator[ValueChange]:
+    """Yield the differences that do not follow from another: a table of another kind has other
+    keys."""
+    paths = {change["path"]: change for change in changes}
+    kinds = [path.removesuffix("kind") for path in paths if path.endswith(".kind")]
+    for path, change in paths.items():
+        if not any(path.startswith(kind) and path != f"{kind}kind" for kind in kinds):
+            yield change
 
 
 def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, Any]:

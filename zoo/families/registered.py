@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -99,7 +98,8 @@ class Families:
 
     def config_of_class(self, architecture: str) -> JsonFile:
         """Return the configuration that states a class of `transformers` and its model type, and
-        nothing else. Raises `WeightsError` if no family reads what such a class saves."""
+        nothing else; it has no text. Raises `WeightsError` if no family reads what such a class
+        saves."""
         of_class: dict[str, list[str]] = {}
         for model_type in self.by_model_type:
             for name in self.defaults(model_type).classes:
@@ -114,7 +114,7 @@ class Families:
             of_class[architecture], key=lambda one: lower.startswith(one.replace("_", ""))
         )
         data = {"model_type": model_type, "architectures": [architecture]}
-        return JsonFile(Path(CONFIG), data, json.dumps(data))
+        return JsonFile(Path(CONFIG), data, "")
 
     @cached_property
     def _defaults(self) -> Mapping[str, Any]:
