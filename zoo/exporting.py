@@ -204,11 +204,11 @@ def _described(
     """The origin of a model that a config.json describes, and the scope of its family."""
     files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
     found = described(file, _target(model, files, registry), files, families)
-    told = list(_telling(found.changes))
-    if told:
-        message = f"`{file.data['architectures'][0]}` of `transformers` is another model"
+    if found.changes:
+        named = f"`{file.data['architectures'][0]}` of `transformers` is another model:"
+        lines = [_difference(change, model) for change in _telling(found.changes)]
         where = Place(str(file.path if file.text else path))
-        raise WeightsError(Problem(f"{message}: {_difference(one, model)}", where) for one in told)
+        raise WeightsError(Problem("\n  ".join([named, *lines]), where))
     check_read(found.scope, families)
     return found.origin, found.scope
 
