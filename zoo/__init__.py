@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         WeightsError,
         ZooError,
     )
-    from zoo.exporting import export_folder
+    from zoo.exporting.export import export_folder
     from zoo.families.importing import import_folder
     from zoo.generation import (
         Beam,
@@ -118,7 +118,7 @@ _HOMES = {
     "build": "building",
     "diff": "reports.diff",
     "flops": "reports.flops",
-    "export_folder": "exporting",
+    "export_folder": "exporting.export",
     "import_folder": "families.importing",
     "list_components": "reports.listing",
     "list_models": "reports.listing",

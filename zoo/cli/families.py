@@ -159,7 +159,7 @@ def export(
     MODEL is its folder, or its name.
     """
     registry = registries()
-    from zoo.exporting import export_folder
+    from zoo.exporting.export import export_folder
 
     gc.enable()
     export_folder(

@@ -1,11 +1,9 @@
-"""Published checkpoints as models of the zoo, and back: a TOML file for each family.
+"""Published checkpoints as models of the zoo: a TOML file for each family.
 
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
-                        new head; described.py, that of a model that was not imported, by a
-                        configuration that completed.py finds; target.py, where that means
-                        another; special_tokens.py, its special tokens
+                        new head
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
+from zoo.exporting.completed import NO_FIELDS
+from zoo.exporting.described import described
+from zoo.exporting.special_tokens import special_ids, tokenizer_config
+from zoo.exporting.target import Target
 from zoo.families.class_names import written_names
-from zoo.families.completed import NO_FIELDS
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.described import described
 from zoo.families.family import with_rules
 from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
@@ -35,8 +37,6 @@ from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import FILE_NAME as MODULES
 from zoo.families.sentence import dense_rules
-from zoo.families.special_tokens import special_ids, tokenizer_config
-from zoo.families.target import Target
 from zoo.files.atomic import new_folder
 from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json

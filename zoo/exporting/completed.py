@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
 from zoo.errors import ZooError
+from zoo.exporting.target import Target
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import keys_by_line
-from zoo.families.target import Target
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zoo.errors import Place, Problem, WeightsError, ZooError
-from zoo.families.completed import completed
+from zoo.exporting.completed import completed
+from zoo.exporting.target import Target
 from zoo.families.family import Family
 from zoo.families.origin import Origin
 from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.target import Target
 from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
