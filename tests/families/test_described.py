@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,9 @@ OLDER += ("gemma3", "llava", "paligemma", "wav2vec2.old", "wavlm.old")
 FOUND = ("llama", "albert.base", "bart", "bert", "falcon", "gemma", "gemma2", "gpt2", "marian")
 FOUND += ("mistral", "mixtral", "qwen2", "qwen3", "roberta", "t5", "vit", "whisper")
 """Cases whose configuration has to be found by their class alone."""
+OTHERS = all_cases().keys() - FOUND - set(OLDER) - {"pegasus", "vit_mae"}
+"""The other cases, but two that cannot be compared: `transformers` misses a table that it computes,
+and hides patches at random."""
 WRITTEN = sorted(all_cases().keys() - REFUSED.keys() - set(OLDER))
 
 
@@ -80,31 +84,34 @@ def check_tensors(source: Path, back: Path) -> None:
     assert [fault for fault in report.faults if "is missing" not in fault] == []
 
 
-@pytest.mark.parametrize("name", one_then_slow(FOUND))
-def test_a_class_is_enough(name: str, tmp_path: Path) -> None:
+def check_class(name: str, folder: Path) -> None:
+    """A case exported by its class alone is loaded by `transformers` as the same model."""
     case = all_cases()[name]
-    truth = make_truth(case, tmp_path / "source")
-    imported(name, tmp_path)
-    back = tmp_path / "back"
-    export_folder(tmp_path / "m", back, architecture=case.model_class, registry=registry())
-    planned = plan_import(tmp_path / "source", name="tiny", registry=registry())
+    truth = make_truth(case, folder / "source")
+    imported(name, folder)
+    back = folder / "back"
+    export_folder(folder / "m", back, architecture=case.model_class, registry=registry())
+    config = json.loads((back / "config.json").read_text())
+    (back / "config.json").write_text(json.dumps({**config, "use_cache": False}))  # as the truth
     report = Report()
+    planned = plan_import(folder / "source", name="tiny", registry=registry())
     compare_reloaded(truth, planned, back, report)
     assert report.faults == []
 
 
+@pytest.mark.parametrize("name", one_then_slow(FOUND))
+def test_a_class_is_enough(name: str, tmp_path: Path) -> None:
+    check_class(name, tmp_path)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(all_cases().keys() - FOUND - set(OLDER)))
+@pytest.mark.parametrize("name", sorted(n for n in OTHERS if "." not in n))
 def test_a_class_is_enough_or_refused(name: str, tmp_path: Path) -> None:
     """What is not found is told, and nothing else is exported."""
-    imported(name, tmp_path)
-    back, architecture = tmp_path / "back", all_cases()[name].model_class
     try:
-        export_folder(tmp_path / "m", back, architecture=architecture, registry=registry())
+        check_class(name, tmp_path)
     except ZooError:
-        assert not back.exists()
-        return
-    check_tensors(tmp_path / "source", back)
+        assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize("name", one_then_slow(sorted(REFUSED)))

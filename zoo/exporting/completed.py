@@ -25,6 +25,9 @@ NO_FIELDS = frozenset({"default_theta", "quantization_config", "transformers_wei
 """Keys of defaults that say what a class is, or how a checkpoint is stored: no configuration of a
 new model states them."""
 
+_FEW = 4
+"""Up to this, every count is tried, such as that of the first layers without experts."""
+
 
 @dataclass(frozen=True)
 class _Trial:
@@ -75,7 +78,14 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
     best = tried(file.data)
     while (better := nearer(best)) is not None:
         best = better
-    return JsonFile(file.path, dict(best.data), json.dumps(best.data, indent=2) + "\n")
+    data = {**_unread(best.scope), **best.data} if best.scope is not None else dict(best.data)
+    return JsonFile(file.path, data, json.dumps(data, indent=2) + "\n")
+
+
+def _unread(scope: Scope) -> dict[str, Any]:
+    """What a configuration states besides, for `transformers`."""
+    stated = scope.family.export.items()
+    return {key: scope.value(value, document, ("export", key)) for key, (value, document) in stated}
 
 
 def _moves(
@@ -105,6 +115,9 @@ def _moves(
         yield key, _likely(change, activations)
     for change, key in moves:
         yield key, _unlikely(change, trial.scope.config.get(key), trial.scope.family.strings)
+    for _, key in moves:
+        if key in trial.scope.config.defaults.nullable:
+            yield key, [None]
 
 
 def _likely(change: ValueChange, activations: Mapping[str, str]) -> Iterator[Any]:
@@ -113,20 +126,24 @@ def _likely(change: ValueChange, activations: Mapping[str, str]) -> Iterator[Any
     wanted = list(_scalars(change["b"] and change["b"]["value"]))
     yield from wanted
     yield from (name for name, ours in activations.items() if ours in wanted)
-    yield from (True, False, None)
+    yield from (True, False)
 
 
 def _unlikely(change: ValueChange, before: object, words: Iterable[str]) -> Iterator[Any]:
     """Yield what a key's value may become besides: larger by as much as the value of the model, or
-    as many times; that value for each layer, if there was a list; another of the family's words."""
+    as many times; a count of few; that value for each layer, if there was a list; another of the
+    family's words."""
     a, b = (side and side["value"] for side in (change["a"], change["b"]))
-    if _is_number(before) and _is_number(a) and _is_number(b):
-        yield before + b - a
-        yield from _proportional(before, b / a) if a and b else ()
+    if _is_number(before):
+        if _is_number(a) and _is_number(b):
+            yield before + b - a
+            yield from _proportional(before, b / a) if a and b else ()
+        yield from range(_FEW)
     elif isinstance(before, list):
         yield from ([value] * len(before) for value in _scalars(b))
     elif isinstance(before, str):
-        yield from sorted(words)
+        # A short one may be the beginning that others are compared by.
+        yield from sorted(words, key=lambda word: (-len(word), word))
 
 
 def _proportional(before: float, ratio: float) -> Iterator[int | float]:

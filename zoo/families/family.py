@@ -11,6 +11,7 @@
     [example]                         # values that `zoo lint` uses instead of some defaults
     [let]                             # named values
     [spec]                            # the spec
+    [export]                          # what a new configuration states besides
     [legacy]                          # parts of names that old checkpoints spell differently
     [weights]                         # a rule for each kind of tensor
 
@@ -119,6 +120,7 @@ class _Head(BaseModel):
     example: dict[str, Any] = Field(default_factory=dict[str, Any])
     let: dict[str, Any] = Field(default_factory=dict[str, Any])
     spec: dict[str, Any] = Field(default_factory=dict[str, Any])
+    export: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
 
@@ -137,8 +139,9 @@ class _Defaults(BaseModel):
 
 @dataclass(frozen=True)
 class Family:
-    """A family, including the statements of its parents. `let`, `spec` and `rules` know the places
-    of their values."""
+    """A family, including the statements of its parents. `let`, `spec`, `export` and `rules` know
+    the places of their values. `export` has the keys of a configuration that `transformers` reads,
+    and the family does not, with what a new configuration states for them."""
 
     name: str
     path: Path
@@ -149,6 +152,7 @@ class Family:
     example: Mapping[str, Any]
     let: Mapping[str, tuple[Any, Document]]
     spec: Table
+    export: Mapping[str, tuple[Any, Document]]
     legacy: Mapping[str, str]
     rules: Mapping[str, tuple[Rule, Document]]
     n_lines: int = field(compare=False)
@@ -184,7 +188,7 @@ class Family:
     def expressions(self) -> Iterator[str]:
         """Yield every expression."""
         yield from _expressions(self.spec)
-        for value, _ in self.let.values():
+        for value, _ in (*self.let.values(), *self.export.values()):
             yield from _expressions(value)
         for rule, _ in self.rules.values():
             yield from rule.expressions()
@@ -241,6 +245,7 @@ def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -
         example=head.example,
         let={name: (value, document) for name, value in head.let.items()},
         spec=spec,
+        export={key: (value, document) for key, value in head.export.items()},
         legacy=head.legacy,
         rules={name: (rule, document) for name, rule in head.weights.items()},
         n_lines=sum(bool(line.strip()) for line in (document.text or "").splitlines()),
@@ -329,6 +334,7 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
         example=own.example,
         let={**parent.let, **own.let},
         spec=_merge(parent.spec, own.spec),
+        export={**parent.export, **own.export},
         legacy={**parent.legacy, **own.legacy},
         rules={**kept, **own.rules},
         n_lines=own.n_lines,
