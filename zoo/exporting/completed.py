@@ -78,14 +78,11 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
     best = tried(file.data)
     while (better := nearer(best)) is not None:
         best = better
-    data = {**_unread(best.scope), **best.data} if best.scope is not None else dict(best.data)
+    data = dict(best.data)
+    if best.scope is not None:  # what `transformers` reads besides
+        for stated, (value, document) in scope.family.export.items():
+            data.setdefault(stated, best.scope.value(value, document, ("export", stated)))
     return JsonFile(file.path, data, json.dumps(data, indent=2) + "\n")
-
-
-def _unread(scope: Scope) -> dict[str, Any]:
-    """What a configuration states besides, for `transformers`."""
-    stated = scope.family.export.items()
-    return {key: scope.value(value, document, ("export", key)) for key, (value, document) in stated}
 
 
 def _moves(
