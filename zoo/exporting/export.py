@@ -216,9 +216,9 @@ def _described(
 def _telling(changes: Iterable[ValueChange]) -> Iterator[ValueChange]:
     """Yield the differences that do not follow from another: a table of another kind has other
     keys."""
-    paths = {change["path"]: change for change in changes}
-    kinds = [path.removesuffix("kind") for path in paths if path.endswith(".kind")]
-    for path, change in paths.items():
+    by_path = {change["path"]: change for change in changes}
+    kinds = [path.removesuffix("kind") for path in by_path if path.endswith(".kind")]
+    for path, change in by_path.items():
         if not any(path.startswith(kind) and path != f"{kind}kind" for kind in kinds):
             yield change
 

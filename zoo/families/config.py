@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.errors import Problem
+from zoo.errors import Place, Problem
 from zoo.json_files import JsonFile
 
 FILE_NAME = "config.json"
@@ -103,15 +103,20 @@ class Config(Mapping[str, Any]):
         known = self._values
         considered = self.read.union(inert, *(self._spellings.get(key, ()) for key in inert))
         return [
-            Problem(
-                f"`{key}` is {json.dumps(value)}, and nothing reads it; only its default, "
-                f"{json.dumps(known[key])}, is supported",
-                self.file.place(key),
-                help="a family file that reads it, or lists it under `ignores`, would be needed",
-            )
+            not_read(f"`{key}`", value, known[key], self.file.place(key))
             for key, value in self.file.data.items()
             if key in known and value != known[key] and key not in considered
         ]
+
+
+def not_read(what: str, value: Any, default: Any, place: Place) -> Problem:
+    """The problem that no expression of a family reads a value that is not the default."""
+    return Problem(
+        f"{what} is {json.dumps(value)}, and nothing reads it; only its default, "
+        f"{json.dumps(default)}, is supported",
+        place,
+        help="a family file that reads it, or lists it under `ignores`, would be needed",
+    )
 
 
 def _type_of_default(default: Any, value: Any) -> str | None:

@@ -18,6 +18,7 @@ from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored, check_folder, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import not_read
 from zoo.families.family import Family, with_rules
 from zoo.families.marian_tokenizer import marian_tokenizers
 from zoo.families.origin import (
@@ -181,12 +182,7 @@ def _unread_inside(scope: Scope, families: Families, inert: frozenset[str]) -> I
             names = {name, defaults.spellings.get(name, name)}
             usual = defaults.values.get(name)
             if name in defaults.values and value not in (None, usual) and not names & known:
-                yield Problem(
-                    f"`{name}` in `{key}` is {json.dumps(value)}, and nothing reads it; only its "
-                    f"default, {json.dumps(usual)}, is supported",
-                    file.place(key, name),
-                    "a family file that reads it, or lists it under `ignores`, would be needed",
-                )
+                yield not_read(f"`{name}` in `{key}`", value, usual, file.place(key, name))
 
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
