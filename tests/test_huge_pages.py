@@ -214,12 +214,13 @@ print((in_huge_pages() - before) / n_bytes)
 @pytest.mark.parametrize("how", ["1", "8", "8 bits"])
 def test_copies_of_weights_are_in_huge_pages(how: str) -> None:
     """A process of its own is asked as a whole: memory of oneDNN's layouts has no address in
-    Python, and what other tests have freed may be in huge pages already."""
+    Python, and what other tests have freed may be in huge pages already. Some pages of the heap
+    are counted with them; a second copy, or the floats that 8 bits were made of, would be more."""
     spec = SPEC.replace("512", "1024").replace("2048", "4096")
     command = [sys.executable, "-c", COPIES, spec, how]
     with unless_none_is_left():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert 0.6 < float(done.stdout) < 1.4
+        assert 0.6 < float(done.stdout) < 1.9
 
 
 def test_weights_are_copied_pickled_shared_and_cast() -> None:
