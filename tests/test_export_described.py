@@ -199,6 +199,13 @@ def test_a_class_that_is_another_model_is_refused(project: Path, refused: Refuse
     assert "did you mean `LlamaForCausalLM`?" in told
 
 
+def test_a_class_with_another_head_is_refused(project: Path, refused: Refused) -> None:
+    """`transformers` would begin it anew."""
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    told = refused("export", "mine", "--to", "hf", "--as", "LlamaForQuestionAnswering", "-o", "out")
+    assert "\n  `qa_outputs` has weights there, and none here\n" in told
+
+
 def test_a_class_and_a_configuration(project: Path, refused: Refused) -> None:
     write(LLAMA, OF_LLAMA)
     both = ("--as", "LlamaForCausalLM", "--config", "config.json")

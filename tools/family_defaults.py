@@ -4,10 +4,10 @@ python tools/family_defaults.py
 
 For each model type that has a language model, a classifier of images or a recognizer of speech in
 transformers, and some others, so that a new family needs no new file: the defaults of the fields of
-its config class, `attribute_map`, the fields that have a second name, `classes`, the models that
-have it, `nullable`, the fields that may be null although their default is not, and `mixed`, those
-that may have values of other types than their default. Values that change nothing of what a model
-computes are left out.
+its config class, `attribute_map`, the fields that have a second name, `nullable`, the fields that
+may be null although their default is not, and `mixed`, those that may have values of other types
+than their default. Values that change nothing of what a model computes are left out. For those that
+a family reads, `classes`, the models that have it, with the parts of their checkpoints.
 """
 
 from __future__ import annotations
@@ -15,15 +15,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from transformers import PreTrainedConfig
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-FILE = Path(__file__).parent.parent / "plugins" / "zoo_families" / "defaults.json"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from families.cases import Case, all_cases  # noqa: E402
+from families.checkpoints import make_config  # noqa: E402
+
+FILE = ROOT / "plugins" / "zoo_families" / "defaults.json"
 
 MODELS = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -95,7 +105,13 @@ def text() -> str:
 
 
 def described(model_type: str) -> dict[str, Any]:
-    """The classes of a model type, and the defaults and the second names of its config class."""
+    """What the file says of a model type."""
+    cases = [case for case in all_cases().values() if case.model_type == model_type]
+    return {**fields(model_type), "classes": classes(cases)}
+
+
+def fields(model_type: str) -> dict[str, Any]:
+    """The fields of the config class of a model type: defaults, second names, what they may be."""
     cls: type[PreTrainedConfig] = CONFIG_MAPPING[model_type]
     found = {name: value for name, value in defaults(cls).items() if is_json(value)}
     # No fields, but they change what every weight means, and which file holds the weights.
@@ -117,19 +133,81 @@ def described(model_type: str) -> dict[str, Any]:
     }
     return {
         "attribute_map": sorted_by_key(cls.attribute_map),
-        "classes": sorted(set(classes(model_type))),
         "defaults": sorted_by_key(found),
         "mixed": sorted(mixed),
         "nullable": sorted(nullable),
     }
 
 
-def classes(model_type: str) -> Iterator[str]:
-    """The names of the classes of models that transformers makes of a model type."""
+def classes(cases: Iterable[Case]) -> dict[str, dict[str, list[str]]]:
+    """The classes of models that transformers makes of the cases of a model type, by name. Each has
+    the parts of its checkpoints, with which names of tensors begin: those `needed`, and as
+    `optional` those that one may lack: what is tied to others, and all of the base model, whose
+    config tells what it has."""
+    parts: dict[str, set[str]] = {}
+    needed: dict[str, set[str]] = {}
+    for case in cases:
+        for name in {*listed(case.model_type), *of_module(case)}:
+            if (model := made(name, case)) is not None:
+                tensors = model.state_dict()
+                parts.setdefault(name, set()).update(parts_of(model, tensors))
+                found = parts_of(model, own(model))
+                needed[name] = needed.get(name, found) & found
+    return {
+        name: {"needed": sorted(needed[name]), "optional": sorted(parts[name] - needed[name])}
+        for name in sorted(parts)
+    }
+
+
+def listed(model_type: str) -> Iterator[str]:
+    """The names of the classes that the automatic ones of transformers know for a model type."""
     for name, mapping in vars(modeling_auto).items():
         if re.fullmatch(r"MODEL_.*MAPPING_NAMES", name):
             named = mapping.get(model_type, ())
             yield from (named,) if isinstance(named, str) else named
+
+
+def of_module(case: Case) -> Iterator[str]:
+    """The names of the classes that the module of a case's class has for its model type."""
+    module = sys.modules[getattr(transformers, case.model_class).__module__]
+    for name in module.__all__:
+        cls = getattr(module, name)
+        is_model = issubclass(cls, PreTrainedModel) and "pretrained" not in name.lower()
+        if is_model and cls.config_class is CONFIG_MAPPING[case.model_type]:
+            yield name
+
+
+def made(name: str, case: Case) -> PreTrainedModel | None:
+    """A model of a class, without weights; None if the class takes another config."""
+    config = make_config(case)
+    config.num_labels = 2  # which classes that answer questions need
+    try:
+        with torch.device("meta"):
+            return getattr(transformers, name)(config)
+    except (AttributeError, ValueError):
+        return None
+
+
+def own(model: PreTrainedModel) -> list[str]:
+    """The names of the tensors that are neither tied to others nor in the base model."""
+    tied = [re.compile(pattern) for pattern in model._tied_weights_keys or ()]
+    base = f"{model.base_model_prefix}." if model.base_model is not model else None
+    if base is None and not re.search("For[A-Z]", type(model).__name__):
+        return []
+    return [
+        key
+        for key in model.state_dict()
+        if not (base and key.startswith(base)) and not any(one.search(key) for one in tied)
+    ]
+
+
+def parts_of(model: PreTrainedModel, keys: Iterable[str]) -> set[str]:
+    """What the names of tensors of a model begin with in checkpoints: one word or two, without
+    numbers, and without the tensor's own if there are others."""
+    tensors = model.state_dict()
+    saved = revert_weight_conversion(model, {key: tensors[key] for key in keys})
+    modules = (key.split(".")[:-1] or [key] for key in saved)
+    return {".".join(one[:1] if one[1:2] and one[1].isdigit() else one[:2]) for one in modules}
 
 
 def takes_none(type_: Any) -> bool:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers
 from breadth import one_then_slow
 
 from families.cases import all_cases
@@ -22,10 +23,10 @@ from families.conformance import (
 from zoo import export_folder, import_folder
 from zoo.errors import WeightsError, ZooError
 from zoo.families.import_plan import plan_import
+from zoo.families.registered import Families
 
 REFUSED = {
     "esm": "`encoder.position.kind` is",
-    "dpr": "reads tensors with several prefixes",
     "electra": "`head.kind` is",
     "marian.untied": "the checkpoint has no tensor that becomes",
     **dict.fromkeys(
@@ -34,14 +35,17 @@ REFUSED = {
     **dict.fromkeys(
         (f"wav2vec2{name}.sequence" for name in ("", "-bert", "-conformer")), "`head.kind` is"
     ),
-    **dict.fromkeys((f"dpr.{name}" for name in ("context", "reader")), "several prefixes"),
     **dict.fromkeys(
         (f"esm.{name}" for name in ("base", "masked", "sequence", "token")),
         "`encoder.position.kind` is",
     ),
+    **dict.fromkeys(
+        (f"{name}.pretraining" for name in ("wav2vec2", "wav2vec2-conformer")),
+        "`quantizer` has weights there, and none here",
+    ),
 }
 """Cases whose configuration leaves open what only the names of tensors in a checkpoint tell, with
-what is told of it."""
+what is told of it, or whose class has weights for training alone."""
 OLDER = ("altclip.first", "bert.old_names", "dinov3_vit.named", "esm.absolute", "gte.published")
 OLDER += ("gemma3", "llava", "paligemma", "wav2vec2.old", "wavlm.old")
 """Cases with names of tensors for which `transformers` reads others too."""
@@ -112,6 +116,25 @@ def test_a_class_is_enough_or_refused(name: str, tmp_path: Path) -> None:
         check_class(name, tmp_path)
     except ZooError:
         assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("name", one_then_slow(sorted(FOUND, reverse=True)))
+def test_no_class_starts_from_weights_that_are_not_there(name: str, tmp_path: Path) -> None:
+    """A class with another head is refused, as `transformers` would begin that anew."""
+    imported(name, tmp_path)
+    own = all_cases()[name].model_class
+    others = Families(registry()).defaults(all_cases()[name].model_type).classes.keys() - {own}
+    assert others
+    for number, architecture in enumerate(sorted(others)):
+        back = tmp_path / str(number)
+        try:
+            export_folder(tmp_path / "m", back, architecture=architecture, registry=registry())
+        except ZooError:
+            continue
+        cls = getattr(transformers, architecture)
+        _, told = cls.from_pretrained(back, output_loading_info=True)
+        missing = {key for key in told["missing_keys"] if not key.startswith("pooler.")}
+        assert (architecture, missing, told["unexpected_keys"]) == (architecture, set(), set())
 
 
 @pytest.mark.parametrize("name", one_then_slow(sorted(REFUSED)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import statistics
@@ -123,9 +124,24 @@ def code_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.value)
 
 
+DEFAULTS = runpy.run_path(str(ROOT / "tools/family_defaults.py"))
+
+
 def test_defaults_are_those_of_transformers() -> None:
-    made = runpy.run_path(str(ROOT / "tools/family_defaults.py"))
-    assert made["FILE"].read_text() == made["text"]()
+    for model_type, found in json.loads(DEFAULTS["FILE"].read_text()).items():
+        del found["classes"]
+        assert found == json.loads(json.dumps(DEFAULTS["fields"](model_type)))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "roberta"])
+def test_classes_are_those_of_transformers(model_type: str) -> None:
+    stated = json.loads(DEFAULTS["FILE"].read_text())[model_type]
+    assert stated == DEFAULTS["described"](model_type)
+
+
+@pytest.mark.slow
+def test_the_file_of_defaults_is_current() -> None:
+    assert DEFAULTS["FILE"].read_text() == DEFAULTS["text"]()
 
 
 def test_page_of_families_is_current() -> None:

@@ -4,13 +4,14 @@ can be exported as one."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from zoo.errors import Place, Problem, WeightsError, ZooError
+from zoo.errors import Problem, WeightsError, ZooError
 from zoo.exporting.completed import completed
 from zoo.exporting.target import Target
+from zoo.families.config import ModelClass
 from zoo.families.family import Family
 from zoo.families.origin import Origin
 from zoo.families.plan import active_rules, possible_rules
@@ -20,23 +21,31 @@ from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
-from zoo.wording import quoted
 
-_BASE_CLASS = re.compile(r"\w+(?:(?<!LMHead)(?<![a-z]MT)Model|Encoder)")
-"""The name of a class of `transformers` without a head, whose tensors have no prefix."""
 _MOST_ROUNDS = 4
 """Names of tensors say which rules hold, and rules say names; this often they are asked in turn."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A model as if it had been imported: its origin, what its family reads, and the values in
-    which what the family makes (`a`) is another model (`b`), or the error if it makes none."""
+    """A model as if it had been imported: its origin, what its family reads, the values in which
+    what the family makes (`a`) is another model (`b`), the parts of checkpoints of its class that
+    it is lacking, and the foreign ones, of other classes, that it has; or the error if the family
+    makes none."""
 
     origin: Origin
     scope: Scope
     changes: Sequence[ValueChange] = ()
+    lacking: Sequence[str] = ()
+    foreign: Sequence[str] = ()
     error: ZooError | None = None
+
+    @property
+    def distance(self) -> float:
+        """How far the model is from what `transformers` would read."""
+        if self.error is not None:
+            return math.inf
+        return len(self.changes) + len(self.lacking) + len(self.foreign)
 
 
 def described(
@@ -60,7 +69,7 @@ def described(
     starts = sorted(_attempts(file, target, files, families), key=_distance)
     nearest = starts[0]
     for start in starts:
-        if _distance(nearest):
+        if nearest.distance:
             whole = completed(start.scope, frozenset(start.origin.tensors), target, families)
             nearest = min(nearest, *_attempts(whole, target, files, families), key=_distance)
     if nearest.error is not None:
@@ -68,8 +77,7 @@ def described(
     return nearest
 
 
-def _distance(one: Described) -> float:
-    return math.inf if one.error is not None else len(one.changes)
+_distance = attrgetter("distance")
 
 
 def _attempts(
@@ -82,8 +90,9 @@ def _attempts(
     model has a place for.
     """
     family = families.family_of(file)
-    _check_class(file)
-    bare = frozenset({_prefix(family, file)})
+    of_type = families.defaults(file.data["model_type"]).classes
+    model_class = of_type.get(_class_name(file))
+    bare = frozenset({_prefix(family, model_class)})
     told = possible_rules(families.scope(family, file, bare))
     spec = target.spec
     by_rule = (checkpoint_names(spec, [rule], spec.tensors) for rule in told)
@@ -93,7 +102,10 @@ def _attempts(
         origin = Origin(family=family.name, config=file.text, tensors=tensors, files=dict(files))
         scope = families.scope(family, file, keys)
         try:
-            yield Described(origin, scope, target.differences(scope))
+            changes = target.differences(scope)
+            lacking = [] if model_class is None else model_class.lacking(keys)
+            foreign = [] if model_class is None else model_class.foreign(keys, of_type.values())
+            yield Described(origin, scope, changes, lacking, foreign)
         except ZooError as error:
             yield Described(origin, scope, error=error)
 
@@ -110,36 +122,27 @@ def _settled(
     return keys
 
 
-def _check_class(file: JsonFile) -> None:
+def _class_name(file: JsonFile) -> str:
     stated = file.data.get("architectures")
-    if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
-        raise WeightsError(
-            Problem(
-                "`architectures` must name the class of `transformers` that the model becomes",
-                file.place("architectures"),
-                help='for example `"architectures": ["LlamaForCausalLM"]`',
-            )
+    if isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str):
+        return stated[0]
+    raise WeightsError(
+        Problem(
+            "`architectures` must name the class of `transformers` that the model becomes",
+            file.place("architectures"),
+            help='for example `"architectures": ["LlamaForCausalLM"]`',
         )
+    )
 
 
-def _prefix(family: Family, file: JsonFile) -> str:
-    """The prefix that `transformers` writes: none before the tensors of a class without a head, and
-    otherwise that of the model type, or the only one that there is, or the first of two."""
-    named = [prefix for prefix in family.prefixes if prefix]
-    own = f"{file.data['model_type']}.".replace("-", "_")
-    last = family.prefixes[-1]
-    if _BASE_CLASS.fullmatch(file.data["architectures"][0]) and (not last or len(named) == 2):
-        return last
-    if own in named:
-        return own
-    if len(named) > 2:
-        raise WeightsError(
-            Problem(
-                f"the family {quoted(family.name)} reads tensors with several prefixes: "
-                f"{', '.join(f'`{prefix}`' for prefix in named)}",
-                Place(str(family.path)),
-                help="which of them a class has, only a checkpoint tells: a model that was "
-                "imported from one is exported without a configuration",
-            )
-        )
-    return family.prefixes[0]
+def _prefix(family: Family, model_class: ModelClass | None) -> str:
+    """The prefix of the tensors of a class, or that which most have if the class is not known."""
+    if model_class is None:
+        return family.prefixes[0]
+    parts = [f"{part}." for part in model_class.parts]
+    own = (
+        one
+        for one in family.prefixes
+        if one and any(part.startswith(one) or one.startswith(part) for part in parts)
+    )
+    return next(own, family.prefixes[-1])

@@ -204,9 +204,11 @@ def _described(
     """The origin of a model that a config.json describes, and the scope of its family."""
     files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
     found = described(file, _target(model, files, registry), files, families)
-    if found.changes:
+    if found.distance:
         named = f"`{file.data['architectures'][0]}` of `transformers` is another model:"
         lines = [_difference(change, model) for change in _telling(found.changes)]
+        lines += [f"`{part}` has weights there, and none here" for part in found.lacking]
+        lines += [f"`{part}` has weights here, and none there" for part in found.foreign]
         where = Place(str(file.path if file.text else path))
         raise WeightsError(Problem("\n  ".join([named, *lines]), where))
     check_read(found.scope, families)
@@ -228,10 +230,11 @@ def _with_defaults(model: Transformer, scope: Scope, folder: Path) -> dict[str, 
     has read. Special tokens are the model's own, or none: the defaults are those of another
     vocabulary."""
     config = scope.config
+    unstated = config.defaults.nullable - config.file.data.keys()
     tokens = {
         key: one
         for key, one in special_ids(folder, _reading(model)).items()
-        if key in config.defaults.nullable or (one is not None and key in config.defaults.values)
+        if (key in unstated if one is None else key in config.defaults.values)
     }
     fields = config.defaults.values.keys() - NO_FIELDS
     read = {key: config[key] for key in sorted(config.read & fields)}

@@ -33,6 +33,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
+from zoo.families.config import ModelClass
 from zoo.families.expression import fields_in, names_in, strings_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
@@ -132,7 +133,7 @@ class _Defaults(BaseModel):
 
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
     attribute_map: Mapping[str, str] = Field(default_factory=dict[str, str])
-    classes: list[str] = Field(default_factory=list[str])
+    classes: Mapping[str, ModelClass] = Field(default_factory=dict[str, ModelClass])
     nullable: list[str] = Field(default_factory=list[str])
     mixed: list[str] = Field(default_factory=list[str])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import Config, Defaults
+from zoo.families.config import Config, Defaults, ModelClass
 from zoo.families.family import Family, read_defaults, read_family
 from zoo.families.scope import Scope
 from zoo.families.vocabulary import FILE_NAME as VOCABULARY
@@ -143,7 +143,7 @@ class Families:
             stated.get("attribute_map", {}),
             frozenset(stated.get("nullable", ())),
             frozenset(stated.get("mixed", ())),
-            tuple(stated.get("classes", ())),
+            {name: ModelClass(**one) for name, one in stated.get("classes", {}).items()},
         )
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
