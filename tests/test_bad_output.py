@@ -30,7 +30,7 @@ def process(
         [sys.executable, "-m", "zoo", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         preexec_fn=before,
         check=False,
     )
@@ -80,7 +80,7 @@ def test_a_folder_that_may_not_be_entered_is_told(project: Path, store: Store) -
         [sys.executable, "-c", EACH, *CLOSED],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         preexec_fn=without_privileges,
         check=False,
     )

@@ -43,7 +43,7 @@ def model(project: Path, store: Store) -> Path:
 def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "zoo", *arguments]
     return subprocess.run(
-        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120
+        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
     )
 
 

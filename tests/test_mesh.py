@@ -462,7 +462,7 @@ class Mine(Source):
     def read(self, path, start, access):
         with open("asked", "a") as asked:
             asked.write(path + "\\n")
-        before, end = len(exchanges), time.monotonic() + 50
+        before, end = len(exchanges), time.monotonic() + 250
         while len(exchanges) < before + 3:
             if time.monotonic() > end:
                 raise OSError("the processes tell each other nothing")
