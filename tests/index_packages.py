@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let other processes, which run tests that need the same files, wait meanwhile."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def unpacked(cache: Path, *requirements: str) -> Path:
@@ -18,14 +29,16 @@ def unpacked(cache: Path, *requirements: str) -> Path:
     Skips the test if the index cannot be reached.
     """
     folder = cache / requirements[0]
-    if not folder.is_dir():
-        wheels, partial = cache / f"{requirements[0]}.wheels", cache / f"{requirements[0]}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        fetch(wheels, requirements)
-        for wheel in wheels.glob("*.whl"):
-            zipfile.ZipFile(wheel).extractall(partial)
-        shutil.rmtree(wheels)
-        partial.rename(folder)
+    with one_at_a_time(cache):
+        if not folder.is_dir():
+            wheels = cache / f"{requirements[0]}.wheels"
+            partial = cache / f"{requirements[0]}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            fetch(wheels, requirements)
+            for wheel in wheels.glob("*.whl"):
+                zipfile.ZipFile(wheel).extractall(partial)
+            shutil.rmtree(wheels)
+            partial.rename(folder)
     return folder
 
 
@@ -41,12 +54,13 @@ def fetch(wheels: Path, requirements: tuple[str, ...]) -> None:
 def joined(folder: Path, parts: str) -> Path:
     """Unpack a zip that is split into the files that match `parts`, and return its folder."""
     inner = folder / "joined"
-    if not inner.is_dir():
-        whole = b"".join(part.read_bytes() for part in sorted(folder.glob(parts)))
-        partial = folder / "joined.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        zipfile.ZipFile(BytesIO(whole)).extractall(partial)
-        for part in folder.glob(parts):
-            part.unlink()
-        partial.rename(inner)
+    with one_at_a_time(folder):
+        if not inner.is_dir():
+            whole = b"".join(part.read_bytes() for part in sorted(folder.glob(parts)))
+            partial = folder / "joined.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            zipfile.ZipFile(BytesIO(whole)).extractall(partial)
+            for part in folder.glob(parts):
+                part.unlink()
+            partial.rename(inner)
     return inner

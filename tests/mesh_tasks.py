@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import zoo
+from zoo.benching.memory import OfProcess
 from zoo.sharding import together
 from zoo.weights.reader import Weights
 
@@ -314,10 +315,10 @@ def peak(first: Path, path: Path, shape: Shape, spec: str | None) -> float:
     mesh = mesh_of(shape)
     zoo.load(first, mesh=mesh)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = status("VmRSS")
+    meter = OfProcess()
+    before = meter.start()
     model = zoo.load(path, mesh=mesh) if spec is None else zoo.build(spec, mesh=mesh)
-    return (status("VmHWM") - before) / n_bytes(model)
+    return (meter.peak() - before) / n_bytes(model)
 
 
 def n_bytes(model: zoo.Transformer) -> int:
@@ -328,11 +329,6 @@ def n_bytes(model: zoo.Transformer) -> int:
 def n_read() -> int:
     """Return the bytes that this process has read so far."""
     return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def train_and_generate(path: Path, sharded: str) -> list[bool]:

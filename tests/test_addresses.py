@@ -58,7 +58,7 @@ def publish(hub: Hub, repo: str, folder: Path) -> None:
 def imported(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "zoo", "import", *arguments]
     return subprocess.run(
-        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120
+        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
     )
 
 

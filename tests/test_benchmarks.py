@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from breadth import slow
 from torch import nn
 
 from benchmarks import forward, generation, growth, limits, measure, training
@@ -62,7 +63,21 @@ SUITES: dict[str, Callable[[], Results]] = {
 }
 
 
-@pytest.mark.parametrize("name", SUITES)
+LIKE_OTHERS = (
+    "bert",
+    "greedy, two",
+    "greedy, as loaded",
+    "translation elsewhere",
+    "bert, padded, elsewhere",
+    "llama elsewhere",
+    "greedy elsewhere",
+    "greedy, compiled, elsewhere",
+    "beam elsewhere",
+)
+"""Suites of which others have each part."""
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in LIKE_OTHERS else name for name in SUITES])
 def test_a_suite_is_measured_and_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

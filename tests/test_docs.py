@@ -321,12 +321,13 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_what_the_page_for_developers_names_is_there() -> None:
-    """Files, folders, and targets of make."""
+    """Files, folders, and targets of make, but for the environment that `make` makes."""
     named = re.findall(r"`([^`\n]+)`", (ROOT / "docs/contributing.md").read_text())
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     paths = [word for name in named for word in name.split() if re.match(r"\.?\w+(/|\.)\w", word)]
     assert len(paths) > 30
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    own = [path for path in paths if not path.startswith(".venv/")]
+    assert [path for path in own if not (ROOT / path).exists()] == []
     assert {n.removeprefix("make ") for n in named if n.startswith("make ")} <= {*targets}
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import tee
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -501,6 +502,19 @@ def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, 
     assert compared, "\n".join([f"no other value of {walked} is allowed:", *refused])
 
 
+BEFORE: dict[tuple[str, torch.dtype], Iterator[Any]] = {}
+"""The observations of the model that was compared last, as far as they were needed."""
+
+
+def observed_before(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
+    """`observations`, which are made once for all fields and values that have the same model."""
+    key = (spec.digest, dtype)
+    if key not in BEFORE:
+        BEFORE.clear()
+        (BEFORE[key],) = tee(observations(spec, dtype), 1)
+    return copy(BEFORE[key])
+
+
 def unchanged(walked: Walked, registry: Registry) -> list[Any]:
     """Return the other values of the field that change nothing."""
     dtype = case_of(walked).dtype
@@ -509,7 +523,9 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
         for value, before, after in pairs(walked, registry)
         if not any(
             differ(*pair)
-            for pair in zip(observations(before, dtype), observations(after, dtype), strict=False)
+            for pair in zip(
+                observed_before(before, dtype), observations(after, dtype), strict=False
+            )
         )
     ]
 

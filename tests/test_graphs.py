@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import slow
 from torch import nn
 
 import zoo
@@ -13,6 +14,8 @@ from zoo.transformer import Transformer
 from zoo_components.modules.heads import PerHeadNorm
 
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
+NORMS = ("layer_norm", "scale_norm", "std_norm")
+"""Beside the one of them that `make test` takes."""
 LONG = 140
 """More tokens than two chunks of an attention with a state."""
 KINDS: dict[str, dict[str, Any]] = {
@@ -36,7 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
             "vocab": 50,
             "attention": {"kind": "multi_head", "qk_norm": norm, "qk_norm_scope": "per_head"},
         }
-        for norm in ("rms_norm", "layer_norm", "scale_norm", "std_norm")
+        for norm in ("rms_norm", *NORMS)
     },
     **{
         kind: {"builder": "decoder", "vocab": 50, "position": "none", "attention": kind}
@@ -56,7 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[slow(kind) if kind.startswith(NORMS) else kind for kind in KINDS])
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Transformer:
     """Return a model whose linear maps are all computed by oneDNN, as in models of real sizes."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)

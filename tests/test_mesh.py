@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,19 @@ CUT: dict[str, dict[str, Any]] = {
 }
 
 
+def on_meshes(cases: Iterable[str]) -> list[Any]:
+    """Every case where heads and hidden units are cut; where tensors are also cut as they come, of
+    whatever kind the component is, the first."""
+    first, *others = cases
+    further = {"fsdp": FSDP, "both": {"fsdp": 1, "tp": 2}}
+    sharded = [
+        pytest.param(case, mesh, id=f"{case}-{name}", marks=marks)
+        for case, marks in ((first, ()), *((other, pytest.mark.slow) for other in others))
+        for name, mesh in further.items()
+    ]
+    return [*(pytest.param(case, TP, id=f"{case}-tp") for case in (first, *others)), *sharded]
+
+
 def check_as_one_process(two: Ranks, path: Path, mesh: dict[str, int]) -> None:
     """Outputs, gradients and masks for single heads are those of one process, and so is text."""
     for difference in two(tasks.compare, path, mesh):
@@ -190,8 +203,7 @@ def check_as_one_process(two: Ranks, path: Path, mesh: dict[str, int]) -> None:
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
 
 
-@pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
-@pytest.mark.parametrize("case", CUT)
+@pytest.mark.parametrize(("case", "mesh"), on_meshes(CUT))
 def test_heads_and_experts_of_every_kind(
     two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]
 ) -> None:
@@ -256,8 +268,7 @@ SHARING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """Options of a layer, and of the next one, which attends to its keys and values."""
 
 
-@pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
-@pytest.mark.parametrize("case", SHARING)
+@pytest.mark.parametrize(("case", "mesh"), on_meshes(SHARING))
 def test_keys_of_another_layer(two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]) -> None:
     first, second = SHARING[case]
     layers = [
@@ -451,7 +462,7 @@ class Mine(Source):
     def read(self, path, start, access):
         with open("asked", "a") as asked:
             asked.write(path + "\\n")
-        before, end = len(exchanges), time.monotonic() + 50
+        before, end = len(exchanges), time.monotonic() + 250
         while len(exchanges) < before + 3:
             if time.monotonic() > end:
                 raise OSError("the processes tell each other nothing")
@@ -591,17 +602,17 @@ def test_ids_outside_the_vocabulary(two: Ranks, tmp_path: Path, mesh: dict[str, 
 
 @MESHES
 @pytest.mark.parametrize("made", ["loaded", pytest.param("built", marks=pytest.mark.drill)])
-def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
-    """For a model of 230 MB, the peak of each of two processes is little more than half of it."""
-    spec = DECODER | {"n_heads": 8, "d_model": 512, "d_ff": 2048, "vocab": 20_001, "n_layers": 12}
+def test_memory(two: Ranks, tmp_path: Path, mesh: dict[str, int], made: str) -> None:
+    """For a model of 100 MB, the peak of each of two processes is little more than half of it. The
+    whole would be twice as much."""
+    spec = DECODER | {"n_heads": 8, "d_model": 512, "d_ff": 2048, "vocab": 10_001, "n_layers": 5}
     spec |= {"ffn": "mlp", "head": {"kind": "linear"}}
     first, path = saved(tmp_path / "first", DECODER, torch.float32), tmp_path / "model"
     if made == "loaded":
         zoo.save(zoo.build(spec), path)
     text = zoo.read_spec(spec).to_toml() if made == "built" else None
-    with ranks(2, tmp_path) as fresh:
-        found = fresh(tasks.peak, first, path, mesh, text)
-    assert all(0.9 < share < 1.3 for share in found), found
+    found = two(tasks.peak, first, path, mesh, text)
+    assert all(0.8 < share < 1.4 for share in found), found
 
 
 def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:

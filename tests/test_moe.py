@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import one_then_slow
 from pydantic import ValidationError
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -546,8 +547,15 @@ def test_a_compiler_sees_one_graph() -> None:
             torch.testing.assert_close(ours, theirs)
 
 
-@each_mixture
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("moe", "compiled"),
+    [
+        *(pytest.param(moe, False, id=name) for name, moe in MIXTURES.items()),
+        *one_then_slow(
+            pytest.param(moe, True, id=f"{name}, compiled") for name, moe in MIXTURES.items()
+        ),
+    ],
+)
 @torch.no_grad()
 def test_few_rows_need_no_counts(
     moe: MixtureOfExperts, compiled: bool, monkeypatch: pytest.MonkeyPatch

@@ -55,7 +55,7 @@ def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

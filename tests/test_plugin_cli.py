@@ -48,7 +48,7 @@ def zoo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert "Traceback" not in done.stderr
     return done

@@ -998,7 +998,7 @@ zoo.load("large.v1")
 child = os.fork()
 if child == 0:
     torch.set_num_threads(1)  # torch's own threads do not come along either
-    signal.alarm(60)
+    signal.alarm(300)
     zoo.load("large.v1")
     os._exit(0)
 raise SystemExit(os.waitpid(child, 0)[1])

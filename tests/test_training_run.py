@@ -631,7 +631,7 @@ def test_every_failure_of_the_first_process_is_one_of_all(tmp_path: Path) -> Non
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
