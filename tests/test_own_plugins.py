@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from published_models import SPEC
 from torch.nn.functional import linear
+from trials import write
 
 import zoo
 from zoo.cli import run
@@ -37,16 +39,6 @@ from zoo.weights.reader import read_header
 ROOT = Path(__file__).parent.parent
 PROJECTS = Path(__file__).parent / "projects"
 
-SPEC = """format = 1
-name = "small"
-builder = "decoder"
-vocab = 11
-n_layers = 1
-d_model = 8
-n_heads = 2
-d_ff = 16
-"""
-
 
 def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
     """Run code in a process of its own and return its output."""
@@ -60,12 +52,6 @@ def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(text))
-    return path
 
 
 # --- what is imported ---------------------------------------------------------------------------
