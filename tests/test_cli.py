@@ -21,7 +21,7 @@ import click
 import pytest
 import torch
 from safetensors.torch import load_file
-from trials import Command, on_terminal
+from trials import Command, on_terminal, process
 
 import zoo
 from zoo.byte_counts import human_bytes, parse_bytes
@@ -54,17 +54,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return folder
-
-
-def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "zoo", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
 
 
 def files(folder: Path) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trials import python
 
 import zoo
 from zoo.machine.memory import CHUNK, MADV_COLLAPSE, PAGE, SMALL, Arena, Scratch, collapse
@@ -217,10 +217,8 @@ def test_copies_of_weights_are_in_huge_pages(how: str) -> None:
     Python, and what other tests have freed may be in huge pages already. Some pages of the heap
     are counted with them; a second copy, or the floats that 8 bits were made of, would be more."""
     spec = SPEC.replace("512", "1024").replace("2048", "4096")
-    command = [sys.executable, "-c", COPIES, spec, how]
     with unless_none_is_left():
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert 0.6 < float(done.stdout) < 1.9
+        assert 0.6 < float(python(COPIES, spec, how)) < 1.9
 
 
 def test_weights_are_copied_pickled_shared_and_cast() -> None:

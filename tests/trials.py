@@ -72,15 +72,40 @@ def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
-def on_terminal(*arguments: str) -> tuple[str, bytes]:
+def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own; the options are those of `subprocess.run`."""
+    return subprocess.run(
+        [sys.executable, "-m", "zoo", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **{"timeout": 300, **options},
+    )
+
+
+def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run code, which must succeed, in a process of its own, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def on_terminal(*arguments: str, columns: int = 80) -> tuple[str, bytes]:
     """Run a command that must succeed; return its output on stdout, a pipe, and on stderr, a
-    terminal of 80 columns."""
+    terminal."""
     shown, screen = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", *arguments],
         stdout=subprocess.PIPE,
         stderr=screen,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns)},
         text=True,
     )
     os.close(screen)
