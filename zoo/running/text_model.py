@@ -201,20 +201,12 @@ class TextModel:
         check_top(asked.top, self.task, name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
-        images = self._images_of(len(texts), asked)
-        blanks = [self._is_blank(text) for text in texts]
-        inputs = self._inputs(asked)
-        rows: list[Input] = []
-        for number, text in enumerate(texts):
-            try:
-                if not blanks[number]:
-                    rows.append(inputs.read(text, images[number]))
-            except InputError as error:
-                raise placed(error, places[number]) if places else error from None
+        given = self._given(texts, asked, places)
+        rows = [row for row in given if row is not None]
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
         return [
-            {"task": self.task, **(writer.blank() if none and writer else next(found))}
-            for none in blanks
+            {"task": self.task, **(writer.blank() if row is None and writer else next(found))}
+            for row in given
         ]
 
     def stream(
@@ -335,6 +327,21 @@ class TextModel:
                 'stand in it: `run(["<image> What is it?"], images=[["photo.jpg"]])`'
             )
         return images
+
+    def _given(
+        self, texts: Sequence[Prompt], asked: Asked, places: Sequence[Place] | None
+    ) -> list[Input | None]:
+        """What the model reads of each text; None of a blank one that it would translate. Raises
+        InputError, with its place, if one does not fit the model."""
+        images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
+        rows: list[Input | None] = []
+        for number, text in enumerate(texts):
+            try:
+                blank = self._is_blank(text)
+                rows.append(None if blank else inputs.read(text, images[number]))
+            except InputError as error:
+                raise placed(error, places[number]) if places else error from None
+        return rows
 
     def _inputs(self, asked: Asked) -> TextInputs:
         """What makes the inputs of the model."""
