@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from trials import Refused, contents
+from trials import Command, Refused, contents
 
 from zoo.cli import run
 from zoo.store.files import Store
@@ -72,6 +72,19 @@ def store(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sto
     """The store of the working directory's user, which is empty."""
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
     return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that runs a command and returns its exit status, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 
 import zoo
 
-SPEC = """
-format = 1
+SPEC = """format = 1
 name = "small"
 builder = "decoder"
 vocab = 11

@@ -6,9 +6,7 @@ For the hub, `zoo` runs in a process of its own, since huggingface_hub reads HF_
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import torch
 from loopback_hub import Hub, loopback_hub
 from safetensors.torch import save
 from transformers import LlamaConfig, LlamaForCausalLM
-from trials import Refused, contents
+from trials import Refused, contents, process
 
 import zoo
 from zoo.cli import run
@@ -56,10 +54,7 @@ def publish(hub: Hub, repo: str, folder: Path) -> None:
 
 
 def imported(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zoo", "import", *arguments]
-    return subprocess.run(
-        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
-    )
+    return process("import", *arguments)
 
 
 def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, store: Store) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trials import python
 
 import zoo
 from zoo.files.atomic import copy_synced, make_folder, new_file, new_folder, sync, write_text
@@ -189,10 +188,8 @@ assert path.read_bytes() != before
 
 def test_on_a_full_disk_the_old_model_is_whole(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
-    command = [sys.executable, "-c", FULL]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == 4 * "error: cannot write `model.safetensors`: File too large\n"
+    told = python(FULL, cwd=tmp_path)
+    assert told == 4 * "error: cannot write `model.safetensors`: File too large\n"
 
 
 def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:

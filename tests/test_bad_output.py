@@ -9,31 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 from toy_training import write_toy
-from trials import Refused, contents, spec, without_privileges
+from trials import Refused, contents, process, spec, without_privileges
 
 import zoo
 from zoo.cli import run
 from zoo.errors import WeightsError
 from zoo.store.files import Store
-
-
-def process(
-    *arguments: str, before: Callable[[], None] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "zoo", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        preexec_fn=before,
-        check=False,
-    )
 
 
 def test_the_process_ends_with_2_and_no_traceback(project: Path) -> None:
@@ -295,7 +281,7 @@ def test_a_disk_that_is_full(built: dict[str, bytes], project: Path) -> None:
 
     assert len(built["out/model.safetensors"]) > 10_000
     for output in ("out", "new/folder"):
-        done = process("build", "spec.toml", "--seed", "1", "-o", output, before=limit)
+        done = process("build", "spec.toml", "--seed", "1", "-o", output, preexec_fn=limit)
         assert done.returncode == 2, done.stderr
         assert "error: cannot write " in done.stderr
         assert "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast
-from trials import Refused
+from trials import Refused, said
 
 import zoo
 from zoo.cli import run
@@ -161,11 +161,6 @@ def model(tokenizer: PreTrainedTokenizerFast, project: Path) -> Callable[..., st
         return "chatty"
 
     return make
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(["run", *arguments]) == 0
-    return capsys.readouterr().out
 
 
 def test_a_model_answers_a_chat(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import click
 import pytest
 import torch
 from safetensors.torch import load_file
-from trials import on_terminal
+from trials import Command, on_terminal, process
 
 import zoo
 from zoo.byte_counts import human_bytes, parse_bytes
@@ -56,32 +56,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-Zoo = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
-    """Return a function that runs a command and returns its exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
-
-
-def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "zoo", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-
-
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -93,7 +67,7 @@ SPECS = {"tiny.toml", "bad.toml"}
 
 
 def test_build_writes_one_file_into_a_folder_of_the_models_name(
-    command: Zoo, project: Path
+    command: Command, project: Path
 ) -> None:
     status, out, err = command("build", "tiny.toml")
     assert (status, err) == (0, "")
@@ -114,7 +88,7 @@ def test_build_writes_one_file_into_a_folder_of_the_models_name(
     ],
 )
 def test_build_writes_where_it_is_told_to(
-    output: str, written: str, command: Zoo, project: Path
+    output: str, written: str, command: Command, project: Path
 ) -> None:
     status, out, _ = command("build", "tiny.toml", "-o", output)
     assert status == 0
@@ -122,13 +96,13 @@ def test_build_writes_where_it_is_told_to(
     assert written in out.splitlines()
 
 
-def test_build_takes_the_name_of_a_model(command: Zoo) -> None:
+def test_build_takes_the_name_of_a_model(command: Command) -> None:
     status, out, _ = command("build", "vaswani-base", "--device", "meta")
     assert status == 0
     assert out == "vaswani-base: 63,045,632 parameters, built on meta; nothing is written\n"
 
 
-def test_build_json(command: Zoo, project: Path) -> None:
+def test_build_json(command: Command, project: Path) -> None:
     status, out, err = command("build", "tiny.toml", "--seed", 5, "--dtype", "bfloat16", "--json")
     assert (status, err) == (0, "")
     model = zoo.build("tiny.toml", seed=5, dtype=torch.bfloat16)
@@ -145,7 +119,7 @@ def test_build_json(command: Zoo, project: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
-def test_build_takes_every_seed(seed: int, command: Zoo) -> None:
+def test_build_takes_every_seed(seed: int, command: Command) -> None:
     assert command("build", "tiny.toml", "--seed", seed)[0] == 0
     built = zoo.build("tiny.toml", seed=seed).state_dict()
     loaded = zoo.load("tiny").state_dict()
@@ -153,13 +127,13 @@ def test_build_takes_every_seed(seed: int, command: Zoo) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_build_takes_every_dtype(dtype: str, command: Zoo) -> None:
+def test_build_takes_every_dtype(dtype: str, command: Command) -> None:
     assert command("build", "tiny.toml", "--dtype", dtype)[0] == 0
     tensors = load_file("tiny/model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {getattr(torch, dtype)}
 
 
-def test_build_on_meta_writes_nothing(command: Zoo, project: Path) -> None:
+def test_build_on_meta_writes_nothing(command: Command, project: Path) -> None:
     status, out, _ = command("build", "tiny.toml", "--device", "meta", "-o", "out", "--json")
     report = json.loads(out)
     assert status == 0
@@ -181,7 +155,7 @@ def test_build_on_meta_writes_nothing(command: Zoo, project: Path) -> None:
         (["--nothing"], "No such option"),
     ],
 )
-def test_build_refuses(options: list[str], message: str, command: Zoo, project: Path) -> None:
+def test_build_refuses(options: list[str], message: str, command: Command, project: Path) -> None:
     status, out, err = command("build", "tiny.toml", *options)
     assert (status, out) == (2, "")
     assert message in err
@@ -189,7 +163,7 @@ def test_build_refuses(options: list[str], message: str, command: Zoo, project: 
     assert Path("tiny.toml").read_text() == SPEC
 
 
-def test_build_of_a_bad_spec_writes_nothing(command: Zoo, project: Path) -> None:
+def test_build_of_a_bad_spec_writes_nothing(command: Command, project: Path) -> None:
     status, out, err = command("build", "bad.toml", "-o", "out", "--json")
     assert (status, out) == (2, "")
     assert "bad.toml:10:1: error: unknown key `d_fff`" in err
@@ -197,7 +171,7 @@ def test_build_of_a_bad_spec_writes_nothing(command: Zoo, project: Path) -> None
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_the_work(
-    command: Zoo, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[object] = []
     monkeypatch.setattr("zoo.cli.making.build", lambda *spec, **options: built.append(spec))
@@ -242,7 +216,7 @@ def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Pat
 
 
 def test_who_ends_a_command_in_an_import_finds_no_traceback(
-    command: Zoo, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.11 makes another error of an interrupt that comes while a class is made."""
 
@@ -262,12 +236,12 @@ def test_one_of_several_processes_is_ended_at_once(project: Path) -> None:
 # --- validate -------------------------------------------------------------------------------------
 
 
-def test_validate(command: Zoo) -> None:
+def test_validate(command: Command) -> None:
     digest = zoo.read_spec("tiny.toml").digest
     assert command("validate", "tiny.toml") == (0, f"tiny.toml: tiny {digest}\n", "")
 
 
-def test_validate_reports_every_problem_of_all(command: Zoo) -> None:
+def test_validate_reports_every_problem_of_all(command: Command) -> None:
     status, out, err = command("validate", "bad.toml", "tiny.toml", "absent.toml", "vaswani-base")
     assert status == 2
     assert [line.split(":")[0] for line in out.splitlines()] == ["tiny.toml", "vaswani-base"]
@@ -275,7 +249,7 @@ def test_validate_reports_every_problem_of_all(command: Zoo) -> None:
     assert "`absent.toml` does not exist" in err
 
 
-def test_validate_json(command: Zoo) -> None:
+def test_validate_json(command: Command) -> None:
     status, out, err = command("validate", "tiny.toml", "bad.toml", "--json")
     assert status == 2
     good, bad = json.loads(out)
@@ -335,7 +309,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("model", SIZES)
-def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
+def test_show_json_has_the_sizes(model: str, command: Command) -> None:
     sizes = SIZES[model]
     status, out, err = command("show", model, "--json")
     data = json.loads(out)
@@ -353,7 +327,7 @@ def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
     assert (data["name"], data["spec_digest"]) == (model, zoo.read_spec(model).digest)
 
 
-def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
+def test_show_prints_a_tree_with_sizes(command: Command) -> None:
     status, out, _ = command("show", "vaswani-base")
     assert status == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -367,7 +341,7 @@ def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
     assert "│ └─ out 18,944,000 = decoder.embed.tokens" in lines
 
 
-def test_show_tensors_is_what_is_built(command: Zoo) -> None:
+def test_show_tensors_is_what_is_built(command: Command) -> None:
     _, out, _ = command("show", "tiny.toml", "--tensors", "--json")
     told = {one["name"]: one for one in json.loads(out)}
     state = zoo.build("tiny.toml").state_dict()
@@ -380,13 +354,13 @@ def test_show_tensors_is_what_is_built(command: Zoo) -> None:
     assert len(out.splitlines()) == len(told)
 
 
-def test_show_has_one_view_at_a_time(command: Zoo) -> None:
+def test_show_has_one_view_at_a_time(command: Command) -> None:
     status, _, err = command("show", "gpt2", "--resolved", "--backends")
     assert status == 2
     assert "--resolved and --backends are two views; take one" in err
 
 
-def test_show_resolved(command: Zoo) -> None:
+def test_show_resolved(command: Command) -> None:
     status, out, _ = command("show", "tiny.toml", "--resolved")
     assert status == 0
     full = zoo.read_spec("tiny.toml").to_dict()
@@ -395,7 +369,7 @@ def test_show_resolved(command: Zoo) -> None:
     assert json.loads(command("show", "tiny.toml", "--resolved", "--json")[1]) == full
 
 
-def test_show_of_a_weights_file_is_that_of_its_spec(command: Zoo) -> None:
+def test_show_of_a_weights_file_is_that_of_its_spec(command: Command) -> None:
     command("build", "tiny.toml", "-o", "tiny")
     spec = json.loads(command("show", "tiny.toml", "--json")[1])
     for source in ("tiny", "tiny/model.safetensors"):
@@ -405,7 +379,7 @@ def test_show_of_a_weights_file_is_that_of_its_spec(command: Zoo) -> None:
     assert command("show", "tiny", "--tensors")[1] == command("show", "tiny.toml", "--tensors")[1]
 
 
-def test_show_of_what_is_not_there(command: Zoo) -> None:
+def test_show_of_what_is_not_there(command: Command) -> None:
     status, out, err = command("show", "vaswani-bas")
     assert (status, out) == (2, "")
     assert "did you mean `vaswani-base`?" in err
@@ -466,7 +440,7 @@ def test_numbers_of_bytes_are_read(text: str, count: int) -> None:
         "\N{FULLWIDTH DIGIT ONE}",
     ],
 )
-def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zoo) -> None:
+def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Command) -> None:
     with pytest.raises(
         ValueError, match="is not a number of bytes: write 500000000, 500MB or 2GiB"
     ):
@@ -476,7 +450,7 @@ def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zo
     assert f"'--max-shard-bytes': {text!r} is not a number of bytes" in err
 
 
-def test_shards_of_a_size_with_a_unit(command: Zoo, project: Path) -> None:
+def test_shards_of_a_size_with_a_unit(command: Command, project: Path) -> None:
     for option, folder in (("1kB", "one"), ("1000", "two"), ("1e3", "three")):
         assert command("build", "tiny.toml", "-o", folder, "--max-shard-bytes", option)[0] == 0
     names = files(project / "one")
@@ -508,7 +482,7 @@ def listed(out: str) -> dict[str, list[str]]:
     return found
 
 
-def test_list(command: Zoo) -> None:
+def test_list(command: Command) -> None:
     everything = listed(command("list")[1])
     models, components, sources = (
         listed(command("list", what)[1]) for what in ("models", "components", "sources")
@@ -522,7 +496,7 @@ def test_list(command: Zoo) -> None:
 
 
 def test_files_of_models_are_below_the_registry_that_names_them(
-    command: Zoo, project: Path
+    command: Command, project: Path
 ) -> None:
     (project / "registry.toml").write_text('format = 1\n[models]\nown = "tiny.toml"\n')
     out = command("list", "models", "own")[1] + command("list", "models", "gpt2*")[1]
@@ -554,7 +528,9 @@ def test_files_of_models_are_below_the_registry_that_names_them(
         ),
     ],
 )
-def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], command: Zoo) -> None:
+def test_list_takes_a_pattern(
+    arguments: list[str], names: dict[str, Any], command: Command
+) -> None:
     status, out, _ = command("list", *arguments)
     assert status == 0
     assert {slot: set(found) for slot, found in listed(out).items()} == {
@@ -579,7 +555,7 @@ def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], comma
     ],
 )
 def test_list_of_what_nothing_matches(
-    arguments: list[str], message: str, hint: str, command: Zoo
+    arguments: list[str], message: str, hint: str, command: Command
 ) -> None:
     for as_json in ([], ["--json"]):
         status, out, err = command("list", *arguments, *as_json)
@@ -588,7 +564,7 @@ def test_list_of_what_nothing_matches(
         assert err.endswith(f"help: {hint}\n")
 
 
-def test_list_tells_what_components_are(command: Zoo) -> None:
+def test_list_tells_what_components_are(command: Command) -> None:
     out = command("list", "components")[1]
     assert re.search(r"^  alibi +Scores fall in proportion to the distance", out, re.MULTILINE)
     rows = json.loads(command("list", "components", "--json")[1])["components"]
@@ -614,7 +590,7 @@ class Told2(Norm):
 '''
 
 
-def test_what_a_component_is_comes_from_the_source_and_imports_nothing(command: Zoo) -> None:
+def test_what_a_component_is_comes_from_the_source_and_imports_nothing(command: Command) -> None:
     Path("mine.py").write_text(COMMENTED)
     package = Path("mine_too/inner")
     package.mkdir(parents=True)
@@ -643,7 +619,7 @@ def test_what_a_component_is_comes_from_the_source_and_imports_nothing(command: 
     ]
 
 
-def test_list_json(command: Zoo) -> None:
+def test_list_json(command: Command) -> None:
     status, out, _ = command("list", "components", "mlp", "--json")
     assert status == 0
     (row,) = json.loads(out)["components"]
@@ -652,7 +628,7 @@ def test_list_json(command: Zoo) -> None:
     assert json.loads(command("list", "--json")[1]).keys() == {"models", "components", "sources"}
 
 
-def test_list_of_something_else(command: Zoo) -> None:
+def test_list_of_something_else(command: Command) -> None:
     status, _, err = command("list", "plugins", "mlp")
     assert status == 2
     assert "'plugins' is none of 'models', 'components', 'sources'" in err
@@ -667,7 +643,7 @@ class Mine(Mlp):
 """
 
 
-def test_a_further_registry(command: Zoo) -> None:
+def test_a_further_registry(command: Command) -> None:
     Path("more").mkdir()
     Path("more/mine.py").write_text(PLUGIN)
     registry = Path("more/registry.toml")
@@ -741,7 +717,7 @@ def test_the_commands_are_there() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "bundle", "plugin"])
-def test_no_command_is_cut_short_in_the_list(group: str, command: Zoo) -> None:
+def test_no_command_is_cut_short_in_the_list(group: str, command: Command) -> None:
     """In a terminal of 80 columns."""
     listed_commands = command(*group.split(), "--help")[1].split("Commands:\n")[1].splitlines()
     assert len(listed_commands) > 1
@@ -749,7 +725,7 @@ def test_no_command_is_cut_short_in_the_list(group: str, command: Zoo) -> None:
         assert re.fullmatch(r"  \w+ +\S.*\.(?<!\.\.\.)", line), line
 
 
-def test_a_command_that_is_mistyped(command: Zoo) -> None:
+def test_a_command_that_is_mistyped(command: Command) -> None:
     status, _, err = command("shw", "x.toml")
     assert status == 2
     assert "No such command 'shw'. Did you mean 'show'?" in err
@@ -757,7 +733,7 @@ def test_a_command_that_is_mistyped(command: Zoo) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help(name: str, command: Zoo) -> None:
+def test_help(name: str, command: Command) -> None:
     one = COMMANDS.get(name, cli)
     for option in ("-h", "--help"):
         status, out, _ = command(*name.split(), option)
@@ -769,11 +745,11 @@ def test_help(name: str, command: Zoo) -> None:
     assert all(" ".join(option.opts) in out.replace(",", "") for option in options)
 
 
-def test_version(command: Zoo) -> None:
+def test_version(command: Command) -> None:
     assert command("--version") == (0, f"zoo, version {zoo.__version__}\n", "")
 
 
-def test_an_unknown_command(command: Zoo) -> None:
+def test_an_unknown_command(command: Command) -> None:
     status, out, err = command("biuld")
     assert (status, out) == (2, "")
     assert "biuld" in err
@@ -891,7 +867,7 @@ def test_all_commands_print_json_but_those_that_begin_something_and_one_that_doe
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_after_a_mistake_the_output_is_json_or_nothing(
-    name: str, command: Zoo, project: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOO_HOME", str(project / "store"))
     (project / "store" / "refs").mkdir(parents=True)
@@ -927,7 +903,7 @@ LACKS = {
 
 @pytest.mark.parametrize("lack", LACKS)
 def test_what_the_machine_has_not_is_no_traceback(
-    lack: str, command: Zoo, monkeypatch: pytest.MonkeyPatch
+    lack: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error, told = LACKS[lack]
 

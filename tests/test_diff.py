@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from trials import process
 
 import zoo
 from zoo.cli import run
@@ -413,8 +414,7 @@ def test_the_process_ends_with_the_status_and_needs_no_torch(folder: Path) -> No
     for other, status in (("a.toml", 0), ("b.toml", 1), ("c.toml", 2)):
         done = subprocess.run([sys.executable, "-c", code, "a.toml", other], check=False)
         assert done.returncode == status
-        command = [sys.executable, "-m", "zoo", "diff", "a.toml", other]
-        assert subprocess.run(command, check=False, capture_output=True).returncode == status
+        assert process("diff", "a.toml", other).returncode == status
 
 
 def test_rules_that_are_taken_back_have_an_origin(tmp_path: Path) -> None:

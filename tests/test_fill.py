@@ -21,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from trials import python
 
 from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.fill import fill
@@ -532,4 +533,4 @@ def test_describing_a_distribution_imports_neither_torch_nor_numpy() -> None:
         "import sys, runpy; runpy.run_path('zoo/distribution.py', run_name='distribution'); "
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code, cwd=ROOT)

@@ -6,10 +6,7 @@ local server that speaks git-lfs.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -17,7 +14,7 @@ import pytest
 from breadth import one_then_slow, slow
 from loopback_hub import loopback_hub
 from published_models import bundle, entry, register, write_files
-from trials import contents
+from trials import contents, process
 from written_hub import Repository
 
 from zoo.store.files import Store
@@ -40,13 +37,6 @@ def model(project: Path, store: Store) -> Path:
     return project / "model"
 
 
-def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zoo", *arguments]
-    return subprocess.run(
-        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
 PUSH = ["push", "model", "hf://owner/name", "--license", "CC0-1.0"]
 
 
@@ -54,17 +44,17 @@ def test_what_is_pushed_is_pulled_again(
     repository: Repository, model: Path, project: Path, store: Store
 ) -> None:
     repository.cut, repository.cuts = "/lfs/", 1  # which is sent again
-    pushed = zoo(*PUSH)
+    pushed = process(*PUSH)
     assert pushed.returncode == 0, pushed.stderr
     (commit,) = repository.commits
     assert f'revision = "{commit}"' in pushed.stdout
     assert set(repository.hub.authorizations) == {"Bearer hf_secret", None}  # no token for git-lfs
     register(project, "small.v1", pushed.stdout)
-    pulled = zoo("pull", "small.v1")
+    pulled = process("pull", "small.v1")
     assert pulled.returncode == 0, pulled.stderr
     (snapshot,) = (store.root / "snapshots").iterdir()
     assert contents(snapshot) == contents(model)
-    verified = zoo("verify", "small.v1", "--fingerprint")
+    verified = process("verify", "small.v1", "--fingerprint")
     assert "outputs within" in verified.stdout, verified.stderr
 
 
@@ -109,7 +99,7 @@ def test_of_a_push_that_fails_nothing_is_claimed(
     behave: Callable[[Repository], None], told: str, repository: Repository, model: Path
 ) -> None:
     behave(repository)
-    pushed = zoo(*PUSH, "-o", "models/small.v1.toml")
+    pushed = process(*PUSH, "-o", "models/small.v1.toml")
     assert pushed.returncode == 2, pushed.stdout
     assert re.search(told, pushed.stderr), pushed.stderr
     assert "Traceback" not in pushed.stderr
@@ -138,7 +128,7 @@ def test_who_may_not_read_a_repository_is_told_to_log_in(
     source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
     register(project, "small.v1", entry(source, bundle()))
     repository.hub.status = status
-    pulled = zoo("pull", "small.v1")
+    pulled = process("pull", "small.v1")
     assert pulled.returncode == 2
     assert f"cannot be downloaded: {status} " in pulled.stderr
     assert "help: `hf auth login`, or HF_TOKEN, with a token that may do so" in pulled.stderr
@@ -157,7 +147,7 @@ def test_what_is_no_token_is_told_and_not_sent(
     source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
     register(project, "small.v1", entry(source, bundle()))
     for command in (["pull", "small.v1"], ["import", "hf://owner/name"]):
-        failed = zoo(*command)
+        failed = process(*command)
         assert failed.returncode == 2
         assert "the token for the Hugging Face hub has a character that no token" in failed.stderr
         assert token not in failed.stderr
@@ -167,7 +157,7 @@ def test_what_is_no_token_is_told_and_not_sent(
 def test_a_hub_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is its plugin to blame."""
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
-    pulled = zoo("pull", "gpt2-large.openai", "--trust-first-use")
+    pulled = process("pull", "gpt2-large.openai", "--trust-first-use")
     assert pulled.returncode == 2
     told = "cannot be read from the hub: https://127.0.0.1:1 cannot be reached: .*refused"
     assert re.search(f"gpt2-large {told}", pulled.stderr)

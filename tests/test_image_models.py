@@ -18,7 +18,7 @@ import transformers
 from families.cases import all_cases
 from families.checkpoints import make_model, save
 from PIL import Image
-from trials import Refused
+from trials import Refused, reported
 
 import zoo
 from zoo.cli import run
@@ -80,12 +80,6 @@ def draw(path: str, height: int = 37, width: int = 53, mode: str = "RGB") -> str
     values = random.integers(0, 256, (height, width, 4)).astype(np.uint8)
     Image.fromarray(values, "RGBA").convert(mode).save(path)
     return path
-
-
-def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    capsys.readouterr()
-    assert run(["run", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def scores(classes: list[dict[str, Any]]) -> dict[str, float]:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_image_models import LABELS, draw, imported, published, reported, scores, word_tokenizer
-from trials import Refused
+from test_image_models import LABELS, draw, imported, published, scores, word_tokenizer
+from trials import Refused, reported
 
 import zoo
 from zoo.cli import run

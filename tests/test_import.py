@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,6 +41,7 @@ from transformers import (
     RoFormerConfig,
     RoFormerForMaskedLM,
 )
+from trials import process, python
 
 import zoo
 from zoo import cli, export_folder, import_folder
@@ -101,6 +101,11 @@ def change_config(source: Path, **values: Any) -> None:
     path.write_text(json.dumps(config, indent=2))
 
 
+def with_a_copy_of_the_table(tensors: dict[str, torch.Tensor]) -> None:
+    """As some checkpoints of models with tied tables are stored."""
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
 def change_tensors(source: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     tensors = load_file(source / "model.safetensors")
     change(tensors)
@@ -111,10 +116,7 @@ def change_tensors(source: Path, change: Callable[[dict[str, torch.Tensor]], Any
 
 
 def test_on_the_command_line(source: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "zoo", *arguments]
-        return subprocess.run(command, cwd=source.parent, capture_output=True, text=True)
-
+    run = partial(process, cwd=source.parent)
     made = run("import", "source", "-o", "mine", "--name", "tiny", "--json")
     report = json.loads(made.stdout)
     n_parameters = LlamaForCausalLM(LlamaConfig(**LLAMA)).num_parameters()
@@ -132,13 +134,13 @@ def test_on_the_command_line(source: Path) -> None:
 def test_a_tensor_of_another_dtype_is_told(source: Path) -> None:
     norms = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
     change_tensors(source, lambda t: t.update({name: t[name].bfloat16() for name in norms}))
-    command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
-    told = subprocess.run([*command, "a"], cwd=source.parent, capture_output=True, text=True)
+    imported = partial(process, "import", "source", cwd=source.parent)
+    told = imported("-o", "a")
     assert told.stdout.splitlines()[1] == (
         "float32, but 2 tensors in bfloat16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
         "they stay so unless `zoo.load(..., dtype=...)` casts all to one"
     )
-    made = subprocess.run([*command, "b", "--json"], cwd=source.parent, capture_output=True)
+    made = imported("-o", "b", "--json")
     report = json.loads(made.stdout)
     ours = ["decoder.layers.0.self_attn.pre_norm.weight", "decoder.norm.weight"]
     assert (report["dtype"], report["other_dtypes"]) == ("float32", {"bfloat16": ours})
@@ -223,11 +225,8 @@ def test_memory_is_bounded_by_a_shard(source: Path, is_transposed: bool) -> None
     model.save_pretrained(folder, max_shard_size="32MB")
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
     assert sum(sizes) > 6 * max(sizes)
-    command = [sys.executable, "-c", PEAK, str(source), str(folder)]
-    done = subprocess.run(
-        command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=300
-    )
-    assert int(done.stdout) < 1.3 * max(sizes)
+    peak = int(python(PEAK, str(source), str(folder), cwd=source.parent))
+    assert peak < 1.3 * max(sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -990,10 +989,7 @@ def test_tied_copies_that_differ(source: Path) -> None:
 def test_tied_copies_that_agree(source: Path) -> None:
     change_config(source, tie_word_embeddings=True)
 
-    def tie(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-
-    change_tensors(source, tie)
+    change_tensors(source, with_a_copy_of_the_table)
     import_folder(source, source.parent / "mine")
     export_folder(source.parent / "mine", source.parent / "back")
     theirs, ours = (load_file(f / "model.safetensors") for f in (source, source.parent / "back"))
@@ -1110,10 +1106,7 @@ def test_each_byte_of_a_tensor_is_read_once(source: Path, monkeypatch: pytest.Mo
     """Also for a tensor that is stored twice or transposed."""
     change_config(source, tie_word_embeddings=True)
 
-    def tie(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-
-    change_tensors(source, tie)
+    change_tensors(source, with_a_copy_of_the_table)
     raw = (source / "model.safetensors").read_bytes()
     spans: list[tuple[int, int]] = []
     preadv = os.preadv

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from small_specs import TINY
+from trials import python
 
 import zoo
 from zoo.cli import run
@@ -281,11 +281,8 @@ def test_a_file_that_changes_meanwhile_is_an_error(
     """Not a signal, also for a mapped file, and even if it is changed by root."""
     if not os.access(read_only, os.W_OK):
         pytest.skip("root may write to any file, but not in every container")
-    command = [sys.executable, "-c", MEANWHILE, read, str(verify), how]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
     told = "written to while" if how == "other" else "become shorter while"
-    assert told in done.stdout
+    assert told in python(MEANWHILE, read, str(verify), how)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -317,9 +314,8 @@ def test_the_peak_is_at_most_a_tenth_over_the_weights(dtype: str, read: str, pro
     zoo.save(zoo.build("wide.toml"), "wide.safetensors")
     Path("wide.safetensors").chmod(0o444)
     assert Path("wide.safetensors").stat().st_size > 120e6
-    command = [sys.executable, "-c", PEAK, dtype, read]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 1.1 * Path("wide.safetensors").stat().st_size
+    peak = int(python(PEAK, dtype, read))
+    assert peak < 1.1 * Path("wide.safetensors").stat().st_size
 
 
 def test_a_spec_of_earlier_days_is_read() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from published_models import entry, register
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -38,12 +39,6 @@ def locked(project: Path) -> Path:
     return project
 
 
-def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert run(arguments) == 2
-    return capsys.readouterr().err
-
-
 def other(lock: Lock, **stated: object) -> str:
     """Return the text of a lock with another statement."""
     fields = {name: getattr(lock, name) for name in Lock.__dataclass_fields__}
@@ -56,7 +51,9 @@ def test_what_is_as_it_was_is_built(locked: Path) -> None:
     assert read_lock(locked).plugins["norm.layer_norm"] == f"zoo {zoo.__version__}"
 
 
-def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lock_is_beside_its_spec(
+    locked: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path(LOCK_NAME).unlink()
     Path("below").mkdir()
     Path("spec.toml").rename("below/spec.toml")
@@ -65,7 +62,7 @@ def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "below/zoo.lock\n"
     assert run(["build", "below/spec.toml", "--locked", "-o", "out"]) == 0
     Path("below/zoo.lock").rename(LOCK_NAME)
-    assert "there is no lock" in failure(capsys, "build", "below/spec.toml", "--locked")
+    assert "there is no lock" in refused("build", "below/spec.toml", "--locked")
 
 
 def test_the_lock_of_another_spec_is_replaced_and_named(
@@ -89,33 +86,29 @@ def test_the_lock_of_another_spec_is_replaced_and_named(
     }
 
 
-def test_the_lock_of_a_bundle_is_not_replaced(
-    locked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lock_of_a_bundle_is_not_replaced(locked: Path, refused: Refused) -> None:
     assert run(["build", "spec.toml", "-o", "saved"]) == 0
     assert run(["bundle", "make", "saved", "bundle", "--license", "mit"]) == 0
     before = {path.name: path.read_bytes() for path in Path("bundle").iterdir()}
-    told = failure(capsys, "lock", "bundle/spec.toml")
+    told = refused("lock", "bundle/spec.toml")
     assert "bundle/zoo.lock: error: this is the lock of a bundle, which is never changed" in told
     assert "-o DIR" in told
     assert run(["lock", "bundle/spec.toml", "-o", "saved"]) == 0
-    told = failure(capsys, "build", "spec.toml", "-o", "bundle")
+    told = refused("build", "spec.toml", "-o", "bundle")
     assert "initial weights would take the place of those of a bundle" in told
     assert {path.name: path.read_bytes() for path in Path("bundle").iterdir()} == before
     Path("bundle/zoo.lock").write_text("damaged")
     assert run(["lock", "bundle/spec.toml"]) == 0
 
 
-def test_a_registered_name_has_the_lock_beside_its_file(
-    locked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_registered_name_has_the_lock_beside_its_file(locked: Path, refused: Refused) -> None:
     registered = '[models]\nmine = "below/spec.toml"'
     Path("registry.toml").write_text(
         Path("registry.toml").read_text().replace("[models]", registered)
     )
     Path("below").mkdir()
     Path("spec.toml").rename("below/spec.toml")
-    told = failure(capsys, "build", "mine", "--locked", "-o", "out")
+    told = refused("build", "mine", "--locked", "-o", "out")
     assert "below/zoo.lock: error: there is no lock" in told
     Path(LOCK_NAME).rename("below/zoo.lock")
     assert run(["build", "mine", "--locked", "-o", "out"]) == 0
@@ -128,9 +121,9 @@ def test_a_plugin_of_a_single_layer_is_locked_too(locked: Path) -> None:
     assert {"ffn.my_ffn", "ffn.glu"} <= read_lock(locked).plugins.keys()
 
 
-def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_spec_is_refused(locked: Path, refused: Refused) -> None:
     Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 16"))
-    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    told = refused("build", "spec.toml", "--locked", "-o", "out")
     assert "zoo.lock: error: the spec's digest is `sha256:" in told
     assert told.endswith(
         "help: restore what the lock names; or, if the change is meant, `zoo lock` writes it anew\n"
@@ -139,20 +132,20 @@ def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str
     assert run(["build", "spec.toml", "-o", "out"]) == 0
 
 
-def test_another_plugin_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_plugin_is_refused(locked: Path, refused: Refused) -> None:
     """A plugin without a version is identified by the bytes of its file."""
     stated = {**read_lock(locked).plugins, "ffn.my_ffn": "sha256:" + "0" * 64}
     Path(LOCK_NAME).write_text(other(read_lock(locked), plugins=stated))
-    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    told = refused("build", "spec.toml", "--locked", "-o", "out")
     assert "the plugin `ffn.my_ffn` is `sha256:" in told
 
 
-def test_every_difference_is_told(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_difference_is_told(locked: Path, refused: Refused) -> None:
     plugins = {k: v for k, v in read_lock(locked).plugins.items() if k != "norm.layer_norm"}
     plugins["norm.gone"] = "other 1.0"
     text = other(read_lock(locked), name="x", zoo="9.9", torch="1.0", plugins=plugins)
     Path(LOCK_NAME).write_text(text)
-    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    told = refused("build", "spec.toml", "--locked", "-o", "out")
     assert (told.count("error:"), told.count("help:")) == (5, 1)
     for part in (
         f"the zoo's version is `{zoo.__version__}`; the lock says `9.9`",
@@ -164,9 +157,7 @@ def test_every_difference_is_told(locked: Path, capsys: pytest.CaptureFixture[st
         assert part in told
 
 
-def test_a_bundle_is_loaded_with_what_it_was_made_with(
-    locked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_is_loaded_with_what_it_was_made_with(locked: Path, refused: Refused) -> None:
     assert run(["build", "spec.toml", "-o", "out"]) == 0
     assert run(["bundle", "make", "out", "bundle"]) == 0
     assert run(["load", "bundle", "--locked"]) == 0
@@ -174,28 +165,30 @@ def test_a_bundle_is_loaded_with_what_it_was_made_with(
     folder = Path("bundle")
     (folder / LOCK_NAME).write_text(other(read_lock(folder), torch="1.0"))
     assert run(["load", "bundle"]) == 0
-    told = failure(capsys, "load", "bundle", "--locked")
+    told = refused("load", "bundle", "--locked")
     assert "torch's version is" in told
     assert told.endswith("if the change is meant, leave out `--locked`\n")
 
 
-def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_lock(locked: Path, refused: Refused) -> None:
     Path(LOCK_NAME).rename("elsewhere")
     Path(LOCK_NAME).symlink_to("elsewhere")  # which could lead to any file
-    assert "as a regular file" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert "as a regular file" in refused("build", "spec.toml", "--locked", "-o", "out")
     Path(LOCK_NAME).unlink()
-    assert "there is no lock, as" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert "there is no lock, as" in refused("build", "spec.toml", "--locked", "-o", "out")
     assert run(["build", "spec.toml", "-o", "out"]) == 0
-    assert "there is no lock, as" in failure(capsys, "load", "out", "--locked")
+    assert "there is no lock, as" in refused("load", "out", "--locked")
     for path in ("absent", "spec.toml"):
-        told = failure(capsys, "bundle", "verify", path)
+        told = refused("bundle", "verify", path)
         assert told.startswith(f"{path}: error: there is no such folder\n")
 
 
-def test_the_name_of_a_model_is_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_of_a_model_is_no_file(
+    project: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     register(project, "small.v1", entry({"kind": "local", "path": "."}, {"a": b""}))
     for name in ("small.v1", "vaswani-base"):
-        told = failure(capsys, "lock", name)
+        told = refused("lock", name)
         assert f"there is no file `{name}`" in told
         assert f"`zoo show {name} --resolved > {name}.toml` writes its spec" in told
     assert run(["show", "vaswani-base", "--resolved"]) == 0

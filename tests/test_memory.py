@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from trials import process
 
 import zoo
 from zoo.machine.memory_limit import memory_limit
@@ -90,20 +90,13 @@ def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(proj
     def spare_this_machine() -> None:  # in case it is not refused
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "zoo", "build", "large.toml"],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=spare_this_machine,
-    )
+    done = process("build", "large.toml", preexec_fn=spare_this_machine)
     assert (done.returncode, done.stdout) == (2, "")
     assert "large does not fit into memory: its tensors are 3,2" in done.stderr
     assert f"and there are {memory_limit():,} with swap" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in project.iterdir()] == ["large.toml"]
-    meta = [sys.executable, "-m", "zoo", "build", "large.toml", "--device", "meta"]
-    assert subprocess.run(meta, capture_output=True, check=False).returncode == 0
+    assert process("build", "large.toml", "--device", "meta").returncode == 0
 
 
 def test_every_byte_of_a_model_counts(monkeypatch: pytest.MonkeyPatch) -> None:

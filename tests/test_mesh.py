@@ -3,8 +3,6 @@ part."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from breadth import one_then_slow
 from published_models import entry, register, weights, write_files
 from ranks import Ranks, ranks
 from small_specs import EXAMPLES, TINY, TINY_DUAL, small
+from trials import python
 
 import zoo
 from zoo.weights.reader import open_weights
@@ -622,7 +621,7 @@ def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
         f"zoo.load({str(saved(tmp_path, DECODER))!r})(__import__('torch').tensor([[1]]))\n"
         "sys.exit('torch.distributed.tensor' in sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    python(script)
 
 
 @pytest.mark.drill

@@ -7,9 +7,7 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
-import textwrap
 import tomllib
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from published_models import SPEC
 from torch.nn.functional import linear
+from trials import process, python, write
 
 import zoo
 from zoo.cli import run
@@ -36,36 +36,6 @@ from zoo.weights.reader import read_header
 
 ROOT = Path(__file__).parent.parent
 PROJECTS = Path(__file__).parent / "projects"
-
-SPEC = """format = 1
-name = "small"
-builder = "decoder"
-vocab = 11
-n_layers = 1
-d_model = 8
-n_heads = 2
-d_ff = 16
-"""
-
-
-def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
-    """Run code in a process of its own and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(text))
-    return path
 
 
 # --- what is imported ---------------------------------------------------------------------------
@@ -565,12 +535,6 @@ def test_a_mistake_runs_no_files_that_the_spec_does_not_name(tmp_path: Path) -> 
     (tmp_path / "other.py").write_text("from pathlib import Path\n\nPath('run').touch()\n")
     spec = f"{SPEC}ffn = {{ kind = 'mine', n_experts = 2 }}\n"
     (tmp_path / "spec.toml").write_text(spec)
-    done = subprocess.run(
-        [sys.executable, "-m", "zoo", "validate", "spec.toml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = process("validate", "spec.toml", cwd=tmp_path)
     assert "`n_experts` is a key of the ffn `moe`" in done.stderr
     assert not (tmp_path / "run").exists()

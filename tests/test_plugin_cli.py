@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from broken_plugins import BROKEN
-from trials import on_terminal
+from trials import on_terminal, process, python
 
 from zoo.errors import ZooError
 from zoo.plugin_kit.project import new_plugin
@@ -42,14 +41,7 @@ class Prints(FeedForward):
 
 
 def zoo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "zoo", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = process(*arguments, cwd=cwd)
     assert "Traceback" not in done.stderr
     return done
 
@@ -349,7 +341,4 @@ def test_other_commands_do_not_load_the_kit(tmp_path: Path) -> None:
         "kit = ('torch', 'zoo.plugin_kit.torch_free', 'zoo.plugin_kit')\n"
         "print([name for name in sys.modules if name.startswith(kit)])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert python(script) == "[]\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+from trials import process
 
 import zoo
 from zoo.families.checkpoint import find_tensors
@@ -567,11 +566,10 @@ def test_groups_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
 def test_it_is_told_and_recorded(tmp_path: Path) -> None:
     small = in_fp8(llama(tmp_path / "source"), lambda rows, columns: ())
     put(tmp_path / "source", small, FP8)
-    command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
-    made = subprocess.run([*command, "a"], cwd=tmp_path, capture_output=True, text=True)
+    made = process("import", "source", "-o", "a", cwd=tmp_path)
     told = "quantized weights (fp8) as the floats that they stand for, in bfloat16"
     assert told in made.stdout.splitlines()
-    data = subprocess.run([*command, "b", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    data = process("import", "source", "-o", "b", "--json", cwd=tmp_path)
     assert json.loads(data.stdout)["quantization"] == "fp8"
     assert (
         read_header(tmp_path / "a" / "model.safetensors").provenance["origin"]["quantization"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
-from trials import Refused
+from trials import Refused, python
 
 from zoo.errors import SpecError
 from zoo.reading import read_spec
@@ -164,7 +164,7 @@ def test_a_mistake_is_told_without_torch(tmp_path: Path) -> None:
         f"assert run(['train', {str(path)!r}]) == 2; "
         "assert 'torch' not in sys.modules and 'accelerate' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python(code)
 
 
 REFUSALS = {

@@ -4,8 +4,6 @@ refuses, and describes each key."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
 from schema_errors import place
 from toy_training import RECIPE, write_toy
+from trials import python
 
 from zoo.cli import run
 from zoo.errors import SpecError
@@ -140,4 +139,4 @@ def test_it_needs_no_torch() -> None:
         "import sys; from zoo.schema.recipes import recipe_schema\n"
         "recipe_schema(); sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    python(code)

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from published_models import SPEC
+from trials import write
 
 import zoo
 from zoo.cli import run
 from zoo.registry import find_registries, shipped_registry
-
-SPEC = """format = 1
-name = "small"
-builder = "decoder"
-vocab = 11
-n_layers = 1
-d_model = 8
-n_heads = 2
-d_ff = 16
-"""
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(text))
-    return path
-
 
 # --- layers -------------------------------------------------------------------------------------
 

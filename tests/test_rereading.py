@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,13 @@ from transformers import (
     BartForQuestionAnswering,
     BartForSequenceClassification,
 )
+from trials import Command
 
 import zoo
-from zoo.cli import run
 
-Zoo = Callable[..., tuple[int, str, str]]
 TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "it", "rains", "is", "wet", "dry", "who", "."]
 IDS = {token: number for number, token in enumerate(TOKENS)}
 LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
-    """A function that runs a command and returns its exit status, stdout and stderr."""
-
-    def ran(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = run(list(arguments))
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return ran
 
 
 def published(folder: Path, kind: type[nn.Module], **options: Any) -> nn.Module:
@@ -79,7 +64,7 @@ def ids_of(*texts: str) -> torch.Tensor:
     return torch.tensor([[0, *sides[0], 2, *([2, *sides[1], 2] if sides[1:] else [])]])
 
 
-def test_a_classifier_of_texts_and_pairs(tmp_path: Path, command: Zoo) -> None:
+def test_a_classifier_of_texts_and_pairs(tmp_path: Path, command: Command) -> None:
     theirs = published(tmp_path, BartForSequenceClassification, id2label=LABELS)
     model = zoo.TextModel.load(tmp_path / "model")
     given: list[Any] = ["it rains .", ("it rains", "it is wet"), ("it rains .", "it is dry .")]
@@ -121,7 +106,7 @@ def test_answers(tmp_path: Path) -> None:
     assert span["probability"] == pytest.approx(float(torch.tensor(sums[a, b]).exp()), abs=1e-5)
 
 
-def test_what_does_not_fit(tmp_path: Path, command: Zoo) -> None:
+def test_what_does_not_fit(tmp_path: Path, command: Command) -> None:
     published(tmp_path, BartForSequenceClassification)
     folder = tmp_path / "model"
     status, _, err = command("run", str(folder), "it rains", "--beams", "2")

@@ -6,12 +6,11 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from toy_training import PAIRS, RECIPE, write_toy
+from trials import python
 
 import zoo
 from zoo.cli import run
@@ -185,4 +184,4 @@ def test_results_are_told_without_torch(runs: list[Path]) -> None:
         "import sys; from zoo.cli import run; "
         f"assert run(['results', {str(runs[0])!r}]) == 0; assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python(code)

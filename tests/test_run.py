@@ -18,7 +18,7 @@ import pytest
 import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast
-from trials import Refused
+from trials import Refused, reported, said
 
 import zoo
 from zoo.cli import run
@@ -93,15 +93,6 @@ def ten_positions(project: Path) -> str:
     model = zoo.build({**SIZES, **MODELS["decoder"], "name": "short", "position": position})
     zoo.save(model, project / "short")
     return "short"
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(["run", *arguments]) == 0
-    return capsys.readouterr().out
-
-
-def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(said(capsys, *arguments, "--json"))
 
 
 def test_text_from_the_standard_input(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from trials import Refused
+from trials import Refused, said
 
 import zoo
 from zoo.cli import run
@@ -49,11 +49,6 @@ def models(project: Path) -> Path:
     save(project / "small-pair", {**PAIR, "d_model": 8})
     save(project / "vectors", {"builder": "encoder", "vocab": 9, "head": "pooler", "d_model": 8})
     return project
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(["run", *arguments]) == 0
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("draft", [["--draft", "small"], ["--draft", "padded"], ["--lookup"]])

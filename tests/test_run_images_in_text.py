@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tokenizers
 import transformers
-from families.cases import all_cases
+from families.cases import Case, all_cases
 from families.checkpoints import make_model, save
 from PIL import Image
-from test_image_models import draw, imported, reported
-from trials import Refused
+from test_image_models import draw, imported
+from trials import Refused, reported
 
 import zoo
 from zoo.cli import run as zoo_run
@@ -47,35 +47,46 @@ def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
 class Published:
     """A checkpoint with its processor, and what `transformers` makes of texts with images."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.model = folder, make_model(CASE)
-        save(self.model, CASE, folder)
+    def __init__(self, case: Case, processor: Any, folder: Path) -> None:
+        self.folder, self.model, self.processor = folder, make_model(case), processor
+        save(self.model, case, folder)
         (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
-        size = {"height": 12, "width": 12}
-        self.processor = transformers.LlavaProcessor(
-            transformers.CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=size),
-            word_tokenizer(),
-            patch_size=4,
-            vision_feature_select_strategy="default",
-            chat_template=TEMPLATE,
-            num_additional_image_tokens=1,
-        )
-        self.processor.save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    def ids(self, text: str, paths: list[str], **more: Any) -> list[int]:
+        images = [Image.open(path).convert("RGB") for path in paths]
+        given = self.processor(text=text, images=images or None, return_tensors="pt", **more)
+        for unread in ("labels", "rows", "cols"):
+            given.pop(unread, None)
+        n_read = given["input_ids"].shape[1]
+        options = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 3}
+        found = self.model.generate(**given, max_new_tokens=N_NEW, **options)
+        told: list[int] = found[0, n_read:].tolist()
+        return told
+
+    def of_chat(self, chat: list[dict[str, Any]], paths: list[str]) -> list[int]:
+        prompt = self.processor.apply_chat_template(chat, add_generation_prompt=True)
+        # The tokenizer adds its own first token to texts, and none to chats.
+        return self.ids(prompt, paths, add_special_tokens=False)
 
     def written(self, text: str, paths: list[str]) -> str:
-        images = [Image.open(path).convert("RGB") for path in paths]
-        given = self.processor(text=text, images=images or None, return_tensors="pt")
-        n_read = given["input_ids"].shape[1]
-        found = self.model.generate(
-            **given, max_new_tokens=N_NEW, do_sample=False, eos_token_id=2, pad_token_id=3
-        )
-        told: str = self.processor.tokenizer.decode(found[0, n_read:], skip_special_tokens=True)
+        ids = self.ids(text, paths)
+        told: str = self.processor.tokenizer.decode(ids, skip_special_tokens=True)
         return told
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    return Published(tmp_path_factory.mktemp("published") / "checkpoint")
+    size = {"height": 12, "width": 12}
+    processor = transformers.LlavaProcessor(
+        transformers.CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=size),
+        word_tokenizer(),
+        patch_size=4,
+        vision_feature_select_strategy="default",
+        chat_template=TEMPLATE,
+        num_additional_image_tokens=1,
+    )
+    return Published(CASE, processor, tmp_path_factory.mktemp("published") / "checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -110,18 +121,7 @@ def test_chats_with_images(
     said: list[dict[str, Any]] = [{"type": "text", "text": "w6 w7"}]
     for parts, images in ((said, []), ([{"type": "image"}, *said], [one])):
         chat = [{"role": "user", "content": parts}]
-        prompt = truth.processor.apply_chat_template(chat, add_generation_prompt=True)
-        # The tokenizer adds its own first token to texts, and none to chats.
-        given = truth.processor(
-            text=prompt,
-            images=[Image.open(path) for path in images] or None,
-            return_tensors="pt",
-            add_special_tokens=False,
-        )
-        n_read = given["input_ids"].shape[1]
-        wanted = truth.model.generate(
-            **given, max_new_tokens=N_NEW, do_sample=False, eos_token_id=2, pad_token_id=3
-        )[0, n_read:].tolist()
+        wanted = truth.of_chat(chat, images)
         options = [option for path in images for option in ("--image", path)]
         assert run(capsys, model, "w6 w7", "--chat", *options)["ids"] == wanted
         text_model = zoo.TextModel.load(model)

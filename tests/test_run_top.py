@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from trials import Refused
+from trials import Refused, reported
 
 import zoo
-from zoo.cli import run
 
 ENCODER = {"format": 1, "builder": "encoder", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
 BIASES = [2.0, -9.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0]
@@ -27,12 +25,6 @@ def save(folder: str, **head: Any) -> None:
         parameters[name].copy_(torch.tensor(BIASES))
         parameters[name.replace("bias", "weight")].zero_()
     zoo.save(model, folder)
-
-
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    capsys.readouterr()
-    assert run(["run", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 LIKELIEST = [6, 5, 4, 3, 2, 0, 7, 1]
@@ -58,7 +50,7 @@ def test_classes(
         (["--top", "7"], 7),
         (["--top", "99"], 8),
     ):
-        found = told(capsys, "m", "3 4", *options)
+        found = reported(capsys, "m", "3 4", *options)
         assert [one["class"] for one in found["classes"]] == LIKELIEST[:number]
     model = zoo.TextModel.load("m")
     for found in model.run(["3 4", "5"], top=2):
@@ -85,7 +77,7 @@ def test_masked_tokens(project: Path, capsys: pytest.CaptureFixture[str]) -> Non
     with torch.no_grad():
         scores = zoo.load("m").eval()(torch.tensor([[3, 2]]))[0, 1]
     for options, number in (([], 5), (["--top", "8"], 8)):
-        (row,) = told(capsys, "m", "3 2", "--mask-id", "2", *options)["tokens"]
+        (row,) = reported(capsys, "m", "3 2", "--mask-id", "2", *options)["tokens"]
         assert [one["id"] for one in row] == scores.argsort(descending=True)[:number].tolist()
 
 

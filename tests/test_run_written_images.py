@@ -15,16 +15,14 @@ import tokenizers
 import torch
 import transformers
 from families.cases import Case, all_cases
-from families.checkpoints import make_model, save
-from PIL import Image
-from test_image_models import draw, reported
+from test_image_models import draw
+from test_run_images_in_text import N_NEW, Published, run
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 from trials import Refused
 
 import zoo
 
-N_NEW = 8
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% for content in message['content'] %}"
     "{{ PLACE if content['type'] == 'image' else content['text'] }}{% endfor %}{% endfor %}"
@@ -116,50 +114,30 @@ def word_tokenizer(kind: Kind) -> transformers.PreTrainedTokenizerFast:
     )
 
 
-class Published:
-    """A checkpoint with its processor, and what `transformers` makes of texts with images."""
-
+class OfKind(Published):
     def __init__(self, case: Case, kind: Kind, folder: Path) -> None:
+        self.kind, processor = kind, kind.processor(word_tokenizer(kind))
+        processor.chat_template = TEMPLATE.replace("PLACE", repr(kind.place))
         # With a head of its own; with the table of its tokens, it would repeat the last one.
         case = replace(case, config={**case.config, "tie_word_embeddings": False})
-        self.folder, self.kind, self.model = folder, kind, make_model(case)
-        save(self.model, case, folder)
-        (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
-        self.processor = kind.processor(word_tokenizer(kind))
-        self.processor.chat_template = TEMPLATE.replace("PLACE", repr(kind.place))
-        self.processor.save_pretrained(folder)
-
-    def ids(self, text: str, paths: list[str], **more: Any) -> list[int]:
-        images = [Image.open(path).convert("RGB") for path in paths]
-        given = self.processor(text=text, images=images or None, return_tensors="pt", **more)
-        for unread in ("labels", "rows", "cols"):
-            given.pop(unread, None)
-        n_read = given["input_ids"].shape[1]
-        options = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 3}
-        found = self.model.generate(**given, max_new_tokens=N_NEW, **options)
-        told: list[int] = found[0, n_read:].tolist()
-        return told
+        super().__init__(case, processor, folder)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def truth(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
+def truth(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OfKind:
     folder = tmp_path_factory.mktemp("published") / "checkpoint"
-    return Published(all_cases()[request.param], KINDS[request.param], folder)
+    return OfKind(all_cases()[request.param], KINDS[request.param], folder)
 
 
 @pytest.fixture(scope="module")
-def model(truth: Published, tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(truth: OfKind, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("imported") / "model"
     zoo.import_folder(truth.folder, folder)
     return str(folder)
 
 
-def run(capsys: pytest.CaptureFixture[str], model: str, *arguments: str) -> Any:
-    return reported(capsys, model, *arguments, "-n", str(N_NEW))
-
-
 def test_texts_with_images(
-    truth: Published, model: str, project: Path, capsys: pytest.CaptureFixture[str]
+    truth: OfKind, model: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other, place = draw("one.png"), draw("other.jpg", 29, 20), truth.kind.place
     text = f"{place} w8 w9"
@@ -171,7 +149,7 @@ def test_texts_with_images(
     assert run(capsys, model, both, *images)["ids"] == truth.ids(both, [one, other])
 
 
-def test_several_texts(truth: Published, model: str, project: Path) -> None:
+def test_several_texts(truth: OfKind, model: str, project: Path) -> None:
     """Of other lengths and numbers of images, with a cache and without."""
     one, other, place = draw("one.png"), draw("other.jpg", 29, 20), truth.kind.place
     texts = [f"{place} w8 w9", f"{place} w50 {place} w51 w52 w53", f"{place}w14"]
@@ -195,16 +173,15 @@ def test_several_texts(truth: Published, model: str, project: Path) -> None:
 
 
 def test_chats_with_images(
-    truth: Published, model: str, project: Path, capsys: pytest.CaptureFixture[str]
+    truth: OfKind, model: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = draw("one.png")
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "w8 w9"}]}]
-    prompt = truth.processor.apply_chat_template(chat, add_generation_prompt=True)
-    wanted = truth.ids(prompt, [one], add_special_tokens=False)
+    wanted = truth.of_chat(chat, [one])
     assert run(capsys, model, "w8 w9", "--chat", "--image", one)["ids"] == wanted
 
 
-def test_what_does_not_fit(truth: Published, model: str, project: Path, refused: Refused) -> None:
+def test_what_does_not_fit(truth: OfKind, model: str, project: Path, refused: Refused) -> None:
     one, place = draw("one.png"), truth.kind.place
     told = refused("run", model, "w8", "--image", one)
     assert f"the text has 0 places for an image, `{place}`, and 1 image given" in told
@@ -214,7 +191,7 @@ def test_what_does_not_fit(truth: Published, model: str, project: Path, refused:
 
 
 def test_a_processor_that_is_not_known(
-    truth: Published, model: str, project: Path, refused: Refused
+    truth: OfKind, model: str, project: Path, refused: Refused
 ) -> None:
     path = Path(model, "processor_config.json")
     before = path.read_text()
@@ -227,7 +204,7 @@ def test_a_processor_that_is_not_known(
     assert "processor_config.json:1:" in told
 
 
-def test_ids_alone(truth: Published, model: str, project: Path, refused: Refused) -> None:
+def test_ids_alone(truth: OfKind, model: str, project: Path, refused: Refused) -> None:
     """Without a tokenizer, all tokens are written, and each part of an image has a place."""
     one, place = draw("one.png"), truth.kind.place
     text_model = zoo.TextModel.load(model)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
 from pydantic import create_model
 from schema_errors import place
+from trials import python
 
 import zoo
 from zoo.cli import run
@@ -334,4 +333,4 @@ def test_the_schema_needs_no_torch() -> None:
         "from zoo.schema.specs import spec_schema\n"
         "spec_schema(load_registry()); sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    python(code)

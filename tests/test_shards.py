@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 from breadth import slow
 from safetensors.torch import load_file
 from small_specs import TINY
+from trials import python
 
 import zoo
 
@@ -264,12 +263,4 @@ def test_whoever_dies_while_saving_leaves_one_of_the_two(
     first: int | None, second: int | None, fewest: int, tmp_path: Path
 ) -> None:
     arguments = [repr(TINY), repr(first), repr(second)]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= fewest
+    assert int(python(KILLED, *arguments, cwd=tmp_path)) >= fewest

@@ -6,7 +6,6 @@ import json
 import math
 import struct
 import wave
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,14 @@ from transformers import (
     Wav2Vec2Model,
     Wav2Vec2Processor,
 )
+from trials import Command
 
 import zoo
-from zoo.cli import run
 from zoo.purpose import Transcription
 from zoo.running.letters import read_letters, without_blanks
 from zoo.sounds.files import read_sound
 from zoo.sounds.filter_bank import log_mel
 from zoo.sounds.settings import read_sound_settings
-
-Zoo = Callable[..., tuple[int, str, str]]
 
 TINY = {
     "hidden_size": 16,
@@ -101,19 +98,6 @@ def saved(model: nn.Module, folder: Path) -> nn.Module:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
-    """A function that runs a command and returns its exit status, stdout and stderr."""
-
-    def ran(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = run(list(arguments))
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return ran
-
-
-@pytest.fixture
 def recognizer(tmp_path: Path) -> Wav2Vec2ForCTC:
     """A recognizer of speech of `transformers`, with its files in `published`, and imported as
     `model`."""
@@ -126,7 +110,7 @@ def recognizer(tmp_path: Path) -> Wav2Vec2ForCTC:
 
 
 def test_speech_becomes_the_text_that_transformers_writes(
-    recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Zoo
+    recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Command
 ) -> None:
     texts = []
     extractor = Wav2Vec2FeatureExtractor.from_pretrained(tmp_path / "published")
@@ -316,7 +300,7 @@ def test_files_of_letters_that_contradict_the_model(tmp_path: Path) -> None:
         read_letters(tmp_path, Transcription(vocab=10, blank=0))
 
 
-def test_classes_of_sounds(tmp_path: Path, command: Zoo) -> None:
+def test_classes_of_sounds(tmp_path: Path, command: Command) -> None:
     labels = {0: "yes", 1: "no", 2: "up"}
     config = HubertConfig(**TINY, id2label=labels)
     theirs = saved(HubertForSequenceClassification(config), tmp_path / "published")
@@ -390,7 +374,7 @@ def imported_with_spectrograms(theirs: nn.Module, folder: Path) -> Any:
         return theirs(**extractor(samples, sampling_rate=RATE, return_tensors="pt"))
 
 
-def test_classes_of_spectrograms(tmp_path: Path, command: Zoo) -> None:
+def test_classes_of_spectrograms(tmp_path: Path, command: Command) -> None:
     config = ASTConfig(**SPECTROGRAMS, id2label={0: "rain", 1: "wind", 2: "sea"})
     theirs = imported_with_spectrograms(ASTForAudioClassification(config), tmp_path)
     likely = theirs.logits[0].softmax(-1)
@@ -441,7 +425,7 @@ def samples_of(samples: list[float]) -> Any:
     return torch.tensor(samples).numpy()
 
 
-def test_speech_becomes_the_tokens_of_a_tokenizer(tmp_path: Path, command: Zoo) -> None:
+def test_speech_becomes_the_tokens_of_a_tokenizer(tmp_path: Path, command: Command) -> None:
     """The text of a model of spectrograms is that of `transformers`, which pads them."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     sizes |= {"num_hidden_layers": 1, "num_mel_bins": 8, "subsampling_conv_channels": 4}
@@ -528,7 +512,9 @@ def bad_files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_files_that_are_no_sounds(recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Zoo) -> None:
+def test_files_that_are_no_sounds(
+    recognizer: Wav2Vec2ForCTC, tmp_path: Path, command: Command
+) -> None:
     """All are told at once, each with its path, and nothing is computed."""
     messages = bad_files(tmp_path)
     write_wav(tmp_path / "good.wav", [signal()])
@@ -553,7 +539,7 @@ def test_options_of_other_models(
     message: str,
     recognizer: Wav2Vec2ForCTC,
     tmp_path: Path,
-    command: Zoo,
+    command: Command,
 ) -> None:
     files = [str(tmp_path / "a.wav")] * 2
     write_wav(tmp_path / "a.wav", [signal()])

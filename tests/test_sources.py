@@ -10,7 +10,6 @@ import io
 import itertools
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from published_models import (
     write_files,
     write_wheel,
 )
-from trials import Refused, contents, without_privileges
+from trials import Refused, contents, on_terminal, process, without_privileges
 
 import zoo
 from zoo.cli import run
@@ -791,31 +790,10 @@ def test_a_folder_is_asked_once(
     assert waited == []
 
 
-def on_terminal(*arguments: str) -> tuple[str, bytes]:
-    """Return the output of a command on stdout, and on stderr, which is a terminal."""
-    shown, screen = pty.openpty()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "zoo", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=screen,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "300"},
-        text=True,
-    )
-    os.close(screen)
-    on_screen = b""
-    with contextlib.suppress(OSError):  # if the other side is closed
-        while part := os.read(shown, 4096):
-            on_screen += part
-    os.close(shown)
-    out, _ = running.communicate()
-    assert running.returncode == 0, on_screen
-    return out, on_screen
-
-
 def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> None:
     """On a terminal, and on stderr."""
     hub.stall = 0.4
-    out, on_screen = on_terminal("pull", "small.v1")
+    out, on_screen = on_terminal("pull", "small.v1", columns=300)
     assert out.startswith("small.v1@")
     total = sum(map(len, bundle().values())) / 1000
     assert re.search(rf"/{total:.1f} kB".encode(), on_screen), on_screen
@@ -828,7 +806,7 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
 def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
     write_files(project / "model", bundle())
     address = address.format(here=project)
-    out, on_screen = on_terminal("push", "model", address, "--license", "CC0-1.0")
+    out, on_screen = on_terminal("push", "model", address, "--license", "CC0-1.0", columns=300)
     assert 'weights = "CC0-1.0"' in out
     total = f"{sum(map(len, bundle().values())) / 1000:.1f}"
     assert f"{total}/{total} kB".encode() in on_screen, on_screen
@@ -946,8 +924,7 @@ def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
         hub.files[f"/api/models/owner/name{path}"] = json.dumps(info).encode()
     register(project, "small.v1", entry({"kind": "hf", "repo": "owner/name"}, None))
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret"}
-    command = [sys.executable, "-m", "zoo", "pull", "small.v1", "--trust-first-use"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = process("pull", "small.v1", "--trust-first-use", env=environment)
     assert done.returncode == 0, done.stderr
     assert f'revision = "{commit}"' in (store.root / "trusted/small.v1/zoo.lock").read_text()
     assert zoo.load("small.v1").spec.name == "small"

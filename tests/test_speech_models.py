@@ -4,7 +4,6 @@ text begins with, and the text."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,14 @@ from transformers import (
     WhisperTokenizer,
 )
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+from trials import Command
 
 import zoo
-from zoo.cli import run
 from zoo.running.speech import SpeechSettings
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import read_sound_settings
 from zoo.sounds.windows import windows_of
 
-Zoo = Callable[..., tuple[int, str, str]]
 Whisper = tuple[Path, WhisperForConditionalGeneration]
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -57,19 +55,6 @@ SETTINGS: dict[str, Any] = {
     "suppress_tokens": [IDS["B"], START, EN, DE, FR, TRANSLATE, TRANSCRIBE, NO_TIMES],
     "max_length": LONGEST,
 }
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
-    """A function that runs a command and returns its exit status, stdout and stderr."""
-
-    def ran(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = run(list(arguments))
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return ran
 
 
 def published(
@@ -268,7 +253,7 @@ def test_a_search_and_its_options(whisper: Whisper) -> None:
         ours.run([folder / "a.wav"], method=zoo.Beam(size=2, n_answers=2))
 
 
-def test_the_command_and_python_say_the_same(whisper: Whisper, command: Zoo) -> None:
+def test_the_command_and_python_say_the_same(whisper: Whisper, command: Command) -> None:
     folder, _ = whisper
     model, file = zoo.SoundModel.load(folder / "model"), folder / "a.wav"
     assert repr(model) == "<SoundModel model>"
@@ -377,7 +362,7 @@ def test_settings_of_sounds_that_do_not_fit(
         zoo.SoundModel.load(tmp_path / "model")
 
 
-def test_a_folder_without_settings_of_sounds(tmp_path: Path, command: Zoo) -> None:
+def test_a_folder_without_settings_of_sounds(tmp_path: Path, command: Command) -> None:
     published(tmp_path)
     (tmp_path / "model" / "preprocessor_config.json").unlink()
     status, _, err = command("run", str(tmp_path / "model"), str(tmp_path / "a.wav"))
@@ -400,7 +385,7 @@ def test_a_folder_without_settings_of_sounds(tmp_path: Path, command: Zoo) -> No
     ],
 )
 def test_options_that_do_not_fit(
-    arguments: list[str], message: str, whisper: Whisper, command: Zoo
+    arguments: list[str], message: str, whisper: Whisper, command: Command
 ) -> None:
     folder, _ = whisper
     status, out, err = command("run", str(folder / "model"), str(folder / "a.wav"), *arguments)
@@ -408,7 +393,7 @@ def test_options_that_do_not_fit(
     assert message in err
 
 
-def test_a_sound_of_another_rate(tmp_path: Path, command: Zoo) -> None:
+def test_a_sound_of_another_rate(tmp_path: Path, command: Command) -> None:
     published(tmp_path)
     write_wav(tmp_path / "a.wav", [signal(99999)], rate=44100)
     status, _, err = command("run", str(tmp_path / "model"), str(tmp_path / "a.wav"))

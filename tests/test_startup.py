@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from trials import python
 
 import zoo
 from zoo.bundle import write_bundle
@@ -123,8 +124,7 @@ def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
     among = (*HEAVY, *OTHERS)
     found = imported(folder, "build", "tiny.toml", "-o", "built", among=among)
     assert found == {"torch", "numpy", "zoo.fill", "zoo.distribution", "difflib"}
-    command = [sys.executable, "-c", "import " + ", ".join(among)]
-    subprocess.run(command, check=True)
+    python("import " + ", ".join(among))
 
 
 @pytest.mark.parametrize("code", ["import zoo", "from zoo import ZooError, read_spec"])
@@ -132,8 +132,7 @@ def test_the_package_imports_on_use(code: str) -> None:
     among = ["torch", "typer", "click", "rich", "numpy"]
     among += ["pydantic", "stevedore"] if code == "import zoo" else []
     told = f"{code}\nimport sys\nprint(*(name for name in {among} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
+    assert python(told) == "\n"
 
 
 def test_the_slots_have_one_list_of_names() -> None:

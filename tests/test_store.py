@@ -21,7 +21,7 @@ import pytest
 import tokenizers
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
-from trials import Refused, contents, on_terminal, without_privileges
+from trials import Refused, contents, on_terminal, process, python, without_privileges
 
 import zoo
 from zoo.cli import run
@@ -77,9 +77,7 @@ print(*(name for name in ("tomlkit", "zoo.store.pulling") if name in sys.modules
 def test_a_model_in_the_store_is_loaded_without_what_pulls_it(published: Path) -> None:
     imported = []
     for _ in range(2):
-        command = [sys.executable, "-c", LOAD]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        imported.append(done.stdout.split())
+        imported.append(python(LOAD).split())
     assert imported == [["zoo.store.pulling"], []]
 
 
@@ -424,12 +422,7 @@ def test_what_may_not_be_read_is_told_and_not_taken_for_nothing(
     path.chmod(0)
     try:
         for command in ("store", "verify", "gc --all", "load small"):
-            done = subprocess.run(
-                [sys.executable, "-m", "zoo", *command.split()],
-                capture_output=True,
-                text=True,
-                preexec_fn=without_privileges,
-            )
+            done = process(*command.split(), preexec_fn=without_privileges)
             assert (done.returncode, "Permission denied" in done.stderr) == (
                 (2, True) if command in told else (0, False)
             ), command
@@ -446,10 +439,8 @@ def test_what_may_not_be_read_is_not_pushed(name: str, project: Path, store: Sto
     """It is no fault of the store."""
     write_files(project / "model", bundle())
     (project / "model" / name).chmod(0)
-    push = [sys.executable, "-m", "zoo", "push", "model", "there", "--license", "MIT"]
-    done = subprocess.run(
-        push, capture_output=True, text=True, check=False, preexec_fn=without_privileges
-    )
+    push = ("push", "model", "there", "--license", "MIT")
+    done = process(*push, preexec_fn=without_privileges)
     assert done.returncode == 2
     assert done.stderr == f"model/{name}: error: cannot be read: Permission denied\n"
     assert not (project / "there").exists()
@@ -463,10 +454,7 @@ def test_a_note_of_first_use_that_may_not_be_read_is_not_damaged(
     assert run(["pull", "small", "--trust-first-use"]) == 0
     (note,) = store.root.glob("trusted/*/zoo.lock")
     note.chmod(0)
-    load = [sys.executable, "-m", "zoo", "load", "small"]
-    done = subprocess.run(
-        load, capture_output=True, text=True, check=False, preexec_fn=without_privileges
-    )
+    done = process("load", "small", preexec_fn=without_privileges)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{note}: error: cannot be read: Permission denied\n")
     assert "forget" not in done.stderr
@@ -478,12 +466,7 @@ def test_models_that_may_not_be_read_are_told(command: str, published: Path, sto
     (catalog,) = {path.parent for path in Path().rglob("small*.toml")}
     catalog.chmod(0)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "zoo", *command.split()],
-            capture_output=True,
-            text=True,
-            preexec_fn=without_privileges,
-        )
+        done = process(*command.split(), preexec_fn=without_privileges)
     finally:
         catalog.chmod(0o755)
     assert done.returncode == 2
@@ -1011,8 +994,7 @@ def test_a_forked_process_loads_too(project: Path, store: Store) -> None:
     zoo.save(zoo.build(SPEC.replace("vocab = 11", "vocab = 200_000")), project / "published")
     files = {"model.safetensors": (project / "published" / "model.safetensors").read_bytes()}
     register(project, "large.v1", entry(LOCAL, files))
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(FORK)
 
 
 @pytest.mark.parametrize("content", [weights()[:-1], weights()[:-1] + b"?", b"{}", resealed()])
@@ -1519,13 +1501,7 @@ def test_all_in_a_folder_are_also_the_newest(project: Path, store: Store) -> Non
 def test_what_may_not_be_removed_from_a_folder_is_told(project: Path, store: Store) -> None:
     write_files(project / "closed", {".zoo-0.tmp": b""})
     (project / "closed").chmod(0o555)
-    done = subprocess.run(
-        [sys.executable, "-m", "zoo", "gc", "--all", "closed"],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=without_privileges,
-    )
+    done = process("gc", "--all", "closed", preexec_fn=without_privileges)
     assert done.returncode == 2
     assert done.stderr == "error: cannot clean `closed`: Permission denied\n"
 

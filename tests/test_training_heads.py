@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,12 @@ def test_an_encoder_that_is_frozen_under_a_new_head(train: Train) -> None:
     )
 
 
-def imported(cls: Any, folder: str, **config: Any) -> Any:
+def imported(cls: Any, folder: str, labels: Sequence[str] = (), **config: Any) -> Any:
+    """A published model of random weights, imported into a folder; `labels` name its classes."""
     torch.manual_seed(0)
+    if labels:
+        config["id2label"] = dict(enumerate(labels))
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
     theirs = cls(BertConfig(**BERT, **config))
     theirs.save_pretrained("source")
     zoo.import_folder("source", folder)
@@ -157,26 +161,14 @@ def test_labels_come_from_the_recipe_the_model_or_the_data(train: Train) -> None
 def test_an_imported_classifier_is_trained_further_and_exported(
     train: Train, project: Path
 ) -> None:
-    own = {0: "under", 1: "beside", 2: "over"}
-    imported(
-        BertForSequenceClassification,
-        "bert",
-        id2label=own,
-        label2id={label: number for number, label in own.items()},
-    )
+    imported(BertForSequenceClassification, "bert", ["under", "beside", "over"])
     recipe = RECIPE_OF_CLASSES.replace('"model.toml"', '"bert"')
     train("out", recipe, CLASSES)
     assert names("out") == ("under", "beside", "over")
     assert zoo.load("out").spec == zoo.load("bert").spec  # they are where they were
     assert run(["export", "out", "--to", "hf", "-o", "same"]) == 0
     assert Path("same/config.json").read_bytes() == Path("source/config.json").read_bytes()
-    own = {0: "above", 1: "under", 2: "next"}
-    imported(
-        BertForSequenceClassification,
-        "other",
-        id2label=own,
-        label2id={label: number for number, label in own.items()},
-    )
+    imported(BertForSequenceClassification, "other", ["above", "under", "next"])
     renamed = recipe.replace('"bert"', '"other"\nlabels = ["over", "under", "beside"]')
     train("renamed", renamed, CLASSES)
     assert names("renamed") == ("over", "under", "beside")

@@ -1,18 +1,27 @@
-"""Helpers for the tests of mistakes: the text of a small spec, the contents of a folder, and a
-measure of the work of an action."""
+"""Helpers for the tests of commands: what one says, the text of a small spec, the contents of a
+folder, and a measure of the work of an action."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import pty
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import pytest
+
+from zoo.cli import run
+
+Command = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
+"""The fixtures `command` and `refused`."""
 
 KEYS = {
     "format": "1",
@@ -35,6 +44,13 @@ def spec(*lines: str, without: str = "", **keys: str) -> str:
     )
 
 
+def write(path: Path, text: str) -> Path:
+    """Write a text without its indentation, in a folder that is made for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Return the contents of every file and folder below `folder`, except Python's caches."""
     return {
@@ -44,15 +60,52 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def on_terminal(*arguments: str) -> tuple[str, bytes]:
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What `zoo run` writes on stdout; it must succeed."""
+    capsys.readouterr()
+    assert run(["run", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The result of `zoo run --json`; it must succeed."""
+    return json.loads(said(capsys, *arguments, "--json"))
+
+
+def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own; the options are those of `subprocess.run`."""
+    return subprocess.run(
+        [sys.executable, "-m", "zoo", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **{"timeout": 300, **options},
+    )
+
+
+def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run code, which must succeed, in a process of its own, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def on_terminal(*arguments: str, columns: int = 80) -> tuple[str, bytes]:
     """Run a command that must succeed; return its output on stdout, a pipe, and on stderr, a
-    terminal of 80 columns."""
+    terminal."""
     shown, screen = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", *arguments],
         stdout=subprocess.PIPE,
         stderr=screen,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns)},
         text=True,
     )
     os.close(screen)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zoo_components.modules.scores import Scoring
 
 Module = TypeVar("Module", bound="MultiHeadAttention")
-NotNegative = Annotated[int, Field(ge=0)]
+NotNegativeInt = Annotated[int, Field(ge=0)]
 
 
 class MultiHead(Attention):
@@ -102,7 +102,7 @@ class MultiHead(Attention):
     ] = UNSTATED
     """`floor` in that formula, in positions."""
     q_temperature_shift: Annotated[
-        NotNegative | None, NotWith("q_temperature", "none", default=0)
+        NotNegativeInt | None, NotWith("q_temperature", "none", default=0)
     ] = UNSTATED
     """`shift` in that formula: 1 in Llama 4 and Beam, 0 in Ministral 3."""
     scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)

@@ -371,6 +371,16 @@ def check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:
         )
 
 
+def check_images(image: EncoderStack) -> None:
+    """Raise a contradiction if the stack `image` of a model is not called with images."""
+    if image.embedding.image_shape is None:
+        raise contradiction(
+            f"the embedding `{image.embedding.kind}` takes no images: state one that does under "
+            "`image`, such as `patches`",
+            "image.embedding.kind",
+        )
+
+
 def _check_ties(model: OfStacks) -> None:
     """Raise a contradiction unless the tensors to be tied exist and have the same shape."""
     layout = model.layout()

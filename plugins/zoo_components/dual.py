@@ -9,7 +9,7 @@ from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, vector
 from zoo.purpose import Comparison, Reading, Task
 from zoo.slots import Builder, Head
-from zoo_components.builders import check_ids, images_of, layout_of
+from zoo_components.builders import check_ids, check_images, images_of, layout_of
 from zoo_components.stack import EncoderStack, ImageStack
 
 if TYPE_CHECKING:
@@ -56,12 +56,7 @@ class DualEncoder(Builder):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.image.embedding.image_shape is None:
-            raise contradiction(
-                f"the embedding `{self.image.embedding.kind}` takes no images: state one that does "
-                "under `image`, such as `patches`",
-                "image.embedding.kind",
-            )
+        check_images(self.image)
         if not self.text.embedding.takes_ids:
             raise contradiction(
                 f"the embedding `{self.text.embedding.kind}` reads no texts: state one that does "

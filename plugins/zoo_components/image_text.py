@@ -11,7 +11,7 @@ from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.purpose import InsertedImages
 from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
-from zoo_components.builders import Decoder, layout_of
+from zoo_components.builders import Decoder, check_images, layout_of
 from zoo_components.stack import DecoderStack, ImageStack
 
 if TYPE_CHECKING:
@@ -150,12 +150,7 @@ class ImageTextDecoder(Decoder):
 
     @model_validator(mode="after")
     def _check_images(self) -> Self:
-        if self.image.embedding.image_shape is None:
-            raise contradiction(
-                f"the embedding `{self.image.embedding.kind}` takes no images: state one that does "
-                "under `image`, such as `patches`",
-                "image.embedding.kind",
-            )
+        check_images(self.image)
         if not self.decoder.embedding.takes_inserted:
             raise contradiction(
                 f"images cannot stand among the vectors of the embedding "

@@ -9,7 +9,7 @@ from zoo.layout import Layout, column_wise, linear, row_wise
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention, Norm
 from zoo.wording import counted
-from zoo_components.attention import NotNegative
+from zoo_components.attention import NotNegativeInt
 from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
 from zoo_components.temperature import temperature_of
@@ -69,7 +69,7 @@ class Latent(Attention):
     ] = UNSTATED
     """`floor` in its formula, in positions."""
     q_temperature_shift: Annotated[
-        NotNegative | None, OnlyWith("q_temperature", "log", "power", default=0)
+        NotNegativeInt | None, OnlyWith("q_temperature", "log", "power", default=0)
     ] = UNSTATED
     """`shift` in its formula."""
     dropout: Shared[Probability] = 0.0

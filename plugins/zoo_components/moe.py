@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from zoo_components.modules.routing import Router as RouterModule
 
-NotNegative = Annotated[float, Field(ge=0.0)]
+NotNegativeFloat = Annotated[float, Field(ge=0.0)]
 
 
 class Router(Component):
@@ -72,11 +72,11 @@ class Router(Component):
         UNSTATED
     )
     """With `normalize`: the order of that norm; with the default, 1, the weights sum to 1."""
-    normalize_eps: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
+    normalize_eps: Annotated[NotNegativeFloat | None, OnlyWith("normalize", True, default=0.0)] = (
         UNSTATED
     )
     """With `normalize`: a number that is added to the norm; 0 by default."""
-    normalize_min: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
+    normalize_min: Annotated[NotNegativeFloat | None, OnlyWith("normalize", True, default=0.0)] = (
         UNSTATED
     )
     """With `normalize`: a lower bound of the divisor; 0 by default."""
@@ -203,7 +203,7 @@ class MixtureOfExperts(Activated, FeedForward):
     number (Qwen1.5-MoE)."""
     shared_average: bool = False
     """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
-    auxiliary_loss: NotNegative = 0.0
+    auxiliary_loss: NotNegativeFloat = 0.0
     """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961), in which
     padding does not count; for layers with the same weights, it is the loss of the last. `zoo
     train` adds it to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""

@@ -164,15 +164,11 @@ class Stack(Component):
         return self
 
     def _check_padding(self) -> None:
-        if self.count_positions == "unpadded" and self.pad_id is None:
-            raise contradiction(
-                '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
-                "count_positions",
-            )
-        if self.padding == "seen" and self.pad_id is None:
-            raise contradiction(
-                '`padding = "seen"` needs to know what padding is: state `pad_id`', "padding"
-            )
+        for key, value in (("count_positions", "unpadded"), ("padding", "seen")):
+            if getattr(self, key) == value and self.pad_id is None:
+                raise contradiction(
+                    f'`{key} = "{value}"` needs to know what padding is: state `pad_id`', key
+                )
         if self.pad_id is not None and self.pad_id >= (self.vocab or math.inf):
             raise contradiction(
                 f"pad_id = {self.pad_id} is beyond the vocabulary of {self.vocab} tokens",

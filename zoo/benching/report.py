@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TypedDict
 
 from zoo.byte_counts import human_bytes
+from zoo.reports.table import aligned
 from zoo.wording import counted
 
 
@@ -68,11 +69,11 @@ def bench_text(data: Bench) -> str:
     if names := data["without_images"]:
         lines.append(f"the texts of {', '.join(names)} are without images, which may stand in them")
     for _, of_phase in groupby(rows, key=lambda row: row["phase"]):
-        lines += ["", *_table(list(of_phase))]
+        lines += ["", _table(list(of_phase))]
     return "\n".join(lines)
 
 
-def _table(rows: Sequence[BenchRow]) -> list[str]:
+def _table(rows: Sequence[BenchRow]) -> str:
     """Format the rows of a phase: its name stands above the names of the models."""
     units = {row["unit"] for row in rows}
     each = f"{rows[0]['unit']}/s" if len(units) == 1 else "per second"
@@ -97,14 +98,7 @@ def _table(rows: Sequence[BenchRow]) -> list[str]:
         ]
         if any(cells) and (title != "speedup" or len(rows) > 1):
             shown.append([title, *cells])
-    widths = [max(map(len, column)) for column in shown]
-    return [
-        "  ".join(
-            f"{cell:{'>' if number else '<'}{width}}"
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in zip(*shown, strict=True)
-    ]
+    return aligned(shown, [False, *[True] * (len(shown) - 1)])
 
 
 def _number(value: float | None) -> str:

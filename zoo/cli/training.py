@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,47 +168,75 @@ def score(
     print_report(as_json, report, _score_text)
 
 
-def _score_text(report: dict[str, Any]) -> str:
-    if "perplexity" in report:
-        text = (
-            f"perplexity: {report['perplexity']:.4g} on {counted(report['tokens'], 'token')}, "
-            f"{report['bits_per_byte']:.4f} bits for each of {counted(report['bytes'], 'byte')}"
+def _of_text(report: dict[str, Any]) -> str:
+    text = (
+        f"perplexity: {report['perplexity']:.4g} on {counted(report['tokens'], 'token')}, "
+        f"{report['bits_per_byte']:.4f} bits for each of {counted(report['bytes'], 'byte')}"
+    )
+    if "window" in report:
+        text += f" (window {report['window']:,}, stride {report['stride']:,})"
+    return text
+
+
+def _of_masked_tokens(report: dict[str, Any]) -> str:
+    return (
+        f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
+        f"that are masked, perplexity {report['masked_perplexity']:.4g}"
+    )
+
+
+def _of_words(report: dict[str, Any]) -> str:
+    text = f"accuracy: {report['accuracy']:.4f} on {counted(report['words'], 'word')}"
+    if "f1" in report:
+        text += (
+            f", F1 of entities {report['f1']:.4f} (precision {report['precision']:.4f}, "
+            f"recall {report['recall']:.4f})"
         )
-        if "window" in report:
-            text += f" (window {report['window']:,}, stride {report['stride']:,})"
-        return text
-    if "masked_perplexity" in report:
-        return (
-            f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
-            f"that are masked, perplexity {report['masked_perplexity']:.4g}"
-        )
-    if "words" in report:
-        text = f"accuracy: {report['accuracy']:.4f} on {counted(report['words'], 'word')}"
-        if "f1" in report:
-            text += (
-                f", F1 of entities {report['f1']:.4f} (precision {report['precision']:.4f}, "
-                f"recall {report['recall']:.4f})"
-            )
-        return text
-    if "micro_f1" in report:
-        return (
-            f"F1 on {counted(report['texts'], 'text')}: micro {report['micro_f1']:.4f}, "
-            f"macro {report['macro_f1']:.4f}"
-        )
-    if "rmse" in report:
-        told = ", ".join(
-            f"{name} {'undefined' if report[key] is None else f'{report[key]:.4f}'}"
-            for name, key in (("Pearson", "pearson"), ("Spearman", "spearman"))
-        )
-        texts = counted(report["texts"], "text")
-        return f"correlation on {texts}: {told}; RMSE {report['rmse']:.4f}"
-    if "macro_f1" in report:
-        return (
-            f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "
-            f"macro F1 {report['macro_f1']:.4f}"
-        )
+    return text
+
+
+def _of_lists_of_labels(report: dict[str, Any]) -> str:
+    return (
+        f"F1 on {counted(report['texts'], 'text')}: micro {report['micro_f1']:.4f}, "
+        f"macro {report['macro_f1']:.4f}"
+    )
+
+
+def _of_labels(report: dict[str, Any]) -> str:
+    return (
+        f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "
+        f"macro F1 {report['macro_f1']:.4f}"
+    )
+
+
+def _of_numbers(report: dict[str, Any]) -> str:
+    told = ", ".join(
+        f"{name} {'undefined' if report[key] is None else f'{report[key]:.4f}'}"
+        for name, key in (("Pearson", "pearson"), ("Spearman", "spearman"))
+    )
+    texts = counted(report["texts"], "text")
+    return f"correlation on {texts}: {told}; RMSE {report['rmse']:.4f}"
+
+
+def _of_translations(report: dict[str, Any]) -> str:
     pairs = counted(report["pairs"], "pair")
     return f"BLEU: {report['bleu']:.2f} on {pairs} ({report['signature']})"
+
+
+_SCORES: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "perplexity": _of_text,
+    "masked_perplexity": _of_masked_tokens,
+    "words": _of_words,
+    "micro_f1": _of_lists_of_labels,
+    "macro_f1": _of_labels,
+    "rmse": _of_numbers,
+    "bleu": _of_translations,
+}
+"""The text of scores by a key that they have: the first that is there tells what was scored."""
+
+
+def _score_text(report: dict[str, Any]) -> str:
+    return next((text(report) for key, text in _SCORES.items() if key in report), "")
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -227,6 +256,6 @@ def _text(report: dict[str, Any]) -> str:
         f"{counted(report['steps'], 'step')}{best}{many}",
         f"loss: {', '.join(losses)}",
     ]
-    if not report.keys().isdisjoint(("bleu", "perplexity", "accuracy", "micro_f1", "rmse")):
-        lines.append(_score_text(report))
+    if scores := _score_text(report):
+        lines.append(scores)
     return "\n".join([*lines, report["path"], report["content_digest"]])

@@ -124,10 +124,7 @@ def plan_import(
     family = with_rules(family, dense_rules(sentence.tensors))
     found, quantization = dequantized(find_tensors(source), file)
     stored = {**found, **sentence.tensors}
-    old_names = {_modern(key, family.legacy): key for key in stored}
-    if len(old_names) < len(stored):
-        message = "it holds a tensor under its old and its new name"
-        raise WeightsError(Problem(message, where))
+    old_names = _old_names(stored, family.legacy, where)
     tensors = {key: stored[old] for key, old in old_names.items()}
     scope = families.scope(family, file, frozenset(tensors))
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
@@ -247,10 +244,18 @@ def _check_json(companions: Iterable[Companion], source: Path) -> None:
         raise WeightsError(problems)
 
 
-def _modern(key: str, legacy: Mapping[str, str]) -> str:
-    for old, new in legacy.items():
-        key = key.replace(old, new)
-    return key
+def _old_names(stored: Iterable[str], legacy: Mapping[str, str], where: Place) -> Mapping[str, str]:
+    """The stored name of each tensor, by its name today. Raises `WeightsError` if two are one."""
+    found: dict[str, str] = {}
+    for stated in stored:
+        name = stated
+        for old, new in legacy.items():
+            name = name.replace(old, new)
+        if name in found:
+            message = "it holds a tensor under its old and its new name"
+            raise WeightsError(Problem(message, where))
+        found[name] = stated
+    return found
 
 
 def _usual_dtype(found: Import) -> str:

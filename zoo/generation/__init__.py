@@ -5,6 +5,7 @@ request.py, methods.py  what is asked, and how tokens are chosen
 prompts.py, inputs.py   what the model is given, checked
 decoding.py             the model and its cache: from tokens to the scores of the next one;
                         recorded.py, as a CUDA graph, with the cache of fixed_cache.py
+outputs.py              outputs that are no numbers
 scores.py               what is forbidden or forced
 choosing.py             from scores to the chosen token; sampling.py, to a drawn one
 search.py               the loop of greedy search and sampling

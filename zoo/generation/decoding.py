@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.errors import InputError, Problem, WeightsError
+from zoo.errors import InputError, Problem
+from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import Rows
 from zoo.machine.devices import input_device
 from zoo.machine.memory_limit import memory_limit
@@ -27,35 +28,6 @@ if TYPE_CHECKING:
 
 class RecomputeWarning(UserWarning):
     """The cache cannot be used, so each new token costs a pass over all tokens before it."""
-
-
-def no_numbers(name: str, what: str) -> WeightsError:
-    """The error for `what` a model has computed and is NaN."""
-    return WeightsError(
-        Problem(
-            f"{name}: {what} are not numbers (NaN)",
-            help="the weights hold NaN or infinite values, or are too large for the dtype",
-        )
-    )
-
-
-def no_values(name: str) -> InputError:
-    """The error for a model that is asked for values, and has none."""
-    return InputError(
-        Problem(
-            f"{name} is on the device `meta`, where it has no values",
-            help="build or load it on another device",
-        )
-    )
-
-
-def check_numbers(outputs: torch.Tensor, name: str) -> None:
-    """Raise WeightsError if a model has computed NaN or +infinity, and InputError if it is on the
-    meta device. -infinity is what a score may be."""
-    if outputs.is_meta:
-        raise no_values(name)
-    if not bool((outputs < torch.inf).all()):  # nor is NaN
-        raise no_numbers(name, "the outputs")
 
 
 class Memory:

@@ -10,8 +10,9 @@ from torch.nn.functional import pad
 
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation.choosing import Choosing
-from zoo.generation.decoding import Decoding, check_numbers, describe
+from zoo.generation.decoding import Decoding, describe
 from zoo.generation.inputs import Given, Inputs
+from zoo.generation.outputs import check_numbers
 from zoo.generation.request import Draft, Lookup
 from zoo.generation.scores import Row
 from zoo.transformer import Transformer

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.generation.decoding import Decoding, Memory, describe, encode, no_values
+from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.outputs import no_values
 from zoo.generation.prompts import (
     Ids,
     Rows,

@@ -272,14 +272,14 @@ def laid_out(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     """The lines of a table, of columns that begin with their names and of which those that are
     `right` stand on the right. A table wider than `LINE` with more columns than rows below the
     names gets a line for each column."""
-    text = _aligned(columns, right)
+    text = aligned(columns, right)
     if len(columns) >= len(columns[0]) and any(len(line) > LINE for line in text.split("\n")):
         turned = [list(line) for line in zip(*columns, strict=True)]
-        return _aligned(turned, [False] * len(turned))
+        return aligned(turned, [False] * len(turned))
     return text
 
 
-def _aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+def aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     """The lines of a table; the columns that are `right` stand on the right."""
     padded: list[list[str]] = []
     for cells, on_the_right in zip(columns, right, strict=True):

@@ -10,6 +10,7 @@ batches.py, media.py    several inputs
 
 Texts:
 text.py                 from text to ids and back; tokenizer_file.py, tokenizer_config.py, the files
+text_inputs.py          what a model reads: the ids of a text, a pair or a chat that fit it
 chat.py, languages.py   the prompts of chats and of translators
 sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with
                         images

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
+from zoo.generation.outputs import check_numbers
 from zoo.transformer import Transformer
 
 BATCH = 32

@@ -12,8 +12,8 @@ import torch
 
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Greedy, Sampling
-from zoo.generation.decoding import check_numbers
 from zoo.generation.evaluating import evaluating
+from zoo.generation.outputs import check_numbers
 from zoo.loading import load
 from zoo.machine.devices import as_input
 from zoo.purpose import Task

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from zoo.errors import InputError, Problem
-from zoo.generation.decoding import no_numbers
 from zoo.generation.evaluating import evaluating
+from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import read_ids
 from zoo.machine.devices import input_device
 from zoo.purpose import Generation

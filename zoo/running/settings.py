@@ -254,16 +254,7 @@ def read_settings(
     values, path = read_values(folder, config)
     if values == {}:
         return kind()
-    try:
-        found = kind.model_validate(values)
-    except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-        # One value has several errors if it may be of several types.
-        same = [first, *(other for other in others if other["loc"][:1] == first["loc"][:1])]
-        message = value_message(*deepest(values, same))
-        if first["loc"]:
-            message = f"`{first['loc'][0]}` {message}"
-        raise unreadable(message, path) from None
+    found = _validated(values, kind, path)
     unsupported = [
         name
         for name, neutral in UNSUPPORTED.items()
@@ -292,3 +283,17 @@ def read_settings(
             stacklevel=3,
         )
     return found.model_copy(update=changes)
+
+
+def _validated(values: Any, kind: type[AnySettings], path: Path) -> AnySettings:
+    """The settings of a file. Raises WeightsError for the first that is wrong."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        # One value has several errors if it may be of several types.
+        same = [first, *(other for other in others if other["loc"][:1] == first["loc"][:1])]
+        message = value_message(*deepest(values, same))
+        if first["loc"]:
+            message = f"`{first['loc'][0]}` {message}"
+        raise unreadable(message, path) from None

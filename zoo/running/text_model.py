@@ -6,20 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
-from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.machine.devices import input_device
-from zoo.purpose import Reading, Task
+from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
-from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
+from zoo.running.compared_texts import padding_id, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import published_config, read_labels
@@ -27,13 +26,14 @@ from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, check_top, read_off
 from zoo.running.text import Input, Text, Tokenized, read_text
+from zoo.running.text_inputs import TextInputs
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
-    from zoo.running.chat import Chat, Prompt
+    from zoo.running.chat import Prompt
     from zoo.running.image_reader import ImageFile
 
 
@@ -83,19 +83,15 @@ class TextModel:
         folder = find_weights(path_or_name, registry).path.parent
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        model, settings, pad_id, images = transformer.spec.model, Settings(), None, None
-        if model.generation is not None or model.rereads is not None:
-            config, how = published_config(transformer.origin), model.generation
+        config, model = published_config(transformer.origin), transformer.spec.model
+        settings, pad_id, images, how = Settings(), None, None, model.generation
+        if how is not None or model.rereads is not None:
             has_source = how is None or how.has_source
             settings = read_settings(folder, config, has_source=has_source)
         if model.comparison is not None:
             pad_id = padding_id(folder, text)
-        if model.generation is not None and model.generation.inserted_images is not None:
-            config, inserted = (
-                published_config(transformer.origin),
-                model.generation.inserted_images,
-            )
-            images = ImagesInText(folder, config, transformer.spec, inserted, text)
+        if how is not None and how.inserted_images is not None:
+            images = ImagesInText(folder, config, transformer.spec, how.inserted_images, text)
         return cls(transformer, text, settings, pad_id, images)
 
     @property
@@ -205,19 +201,12 @@ class TextModel:
         check_top(asked.top, self.task, name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
-        images = self._images_of(len(texts), asked)
-        blanks = [self._is_blank(text) for text in texts]
-        rows: list[Input] = []
-        for number, text in enumerate(texts):
-            try:
-                if not blanks[number]:
-                    rows.append(self._row(text, asked, images[number]))
-            except InputError as error:
-                raise placed(error, places[number]) if places else error from None
+        given = self._given(texts, asked, places)
+        rows = [row for row in given if row is not None]
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
         return [
-            {"task": self.task, **(writer.blank() if none and writer else next(found))}
-            for none in blanks
+            {"task": self.task, **(writer.blank() if row is None and writer else next(found))}
+            for row in given
         ]
 
     def stream(
@@ -264,7 +253,7 @@ class TextModel:
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
         if self._is_blank(text):
             return iter(())
-        row = self._row(text, asked, *self._images_of(1, asked))
+        row = self._inputs(asked).read(text, *self._images_of(1, asked))
         if asked.method is None and isinstance(writer.request.method, Beam):
             return (found["text"] for found in _written([row], writer))
         return writer.pieces(row.ids, row.images)
@@ -339,94 +328,27 @@ class TextModel:
             )
         return images
 
-    def _row(self, text: Prompt, asked: Asked, images: Sequence[ImageFile]) -> Input:
-        """The ids of a text, a pair of texts or a chat, with images in it. Raises InputError if
-        they do not fit the model."""
-        if self.transformer.spec.model.comparison is not None:
-            return Input(self._compared_ids(text))
-        if self.task == "answer" and not _is_pair(text):
-            raise InputError(
-                Problem(
-                    f"{self.transformer.spec.name} takes pairs of a question and a text",
-                    help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
-                )
-            )
-        chat = isinstance(text, list | tuple) and not _is_pair(text)
-        if self.images is not None and (chat or isinstance(text, str)):
-            found = self.images.row(cast("str | Chat", text), images)
-        elif not isinstance(text, list | tuple):
-            found = Input(self.text.encode(cast("str", text)))
-            classes = self.transformer.spec.model.classes
-            if classes is not None and classes.each_token:
-                words = self.text.words(cast("str", text))
-                found = found._replace(text=cast("str", text), words=words)
-        elif _is_pair(text):
-            if self.task in GENERATING:
-                raise InputError(f"{self.transformer.spec.name} takes texts, not pairs of texts")
-            found = self.text.encode_pair(text, self._reading.token_types)
-            if self.task != "answer":
-                found = Input(found.ids, found.types)
-        elif self.task == "generate":
-            found = Input(self.text.encode(self.text.write_chat(text), special=False))
-        else:
-            raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
-        if not found.ids or (self.task == "answer" and not found.words):
-            raise InputError("the text is empty: no tokens are made of it")
-        self._check_ids(found.ids, asked.max_new_tokens)
-        if self.task == "fill_mask" and asked.mask_id not in found.ids:
-            raise InputError(
-                Problem(
-                    "the text holds no masked token",
-                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
-                )
-            )
-        return found
+    def _given(
+        self, texts: Sequence[Prompt], asked: Asked, places: Sequence[Place] | None
+    ) -> list[Input | None]:
+        """What the model reads of each text; None of a blank one that it would translate. Raises
+        InputError, with its place, if one does not fit the model."""
+        images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
+        rows: list[Input | None] = []
+        for number, text in enumerate(texts):
+            try:
+                blank = self._is_blank(text)
+                rows.append(None if blank else inputs.read(text, images[number]))
+            except InputError as error:
+                raise placed(error, places[number]) if places else error from None
+        return rows
 
-    def _compared_ids(self, text: Prompt) -> list[int]:
-        """The ids of a text that is compared with images. Raises InputError if it does not fit."""
+    def _inputs(self, asked: Asked) -> TextInputs:
+        """What makes the inputs of the model."""
         spec = self.transformer.spec
-        if not isinstance(text, str):
-            raise InputError(f"{spec.name} takes texts, neither pairs of texts nor chats")
-        return ids_to_compare(self.text, text, spec=spec, pad_id=self.pad_id, what="text")
-
-    def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
-        """Raise InputError if an id is outside the vocabulary, or the model has too few
-        positions."""
-        spec, reading = self.transformer.spec, self._reading
-        read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
-        most_new = max_new_tokens if self.task == "generate" else 0
-        check_length(len(ids), reading.longest, "text", most_new=most_new)
-        if spec.model.rereads is not None:
-            self._check_rereading(ids)
-
-    @property
-    def _reading(self) -> Reading:
-        """How the model reads a text."""
-        model = self.transformer.spec.model
-        return model.called_with[0] if model.rereads is None else model.rereads
-
-    def _check_rereading(self, ids: list[int]) -> None:
-        """Raise InputError if the model cannot read a text as its target too: the files beside it
-        do not say with which id this begins, or the text does not end with that of its end, at
-        which the model looks."""
-        name, settings = self.transformer.spec.name, self.settings
-        if settings.decoder_start_token_id is None:
-            raise InputError(
-                Problem(
-                    f"{name} reads a text a second time, as a target, and no file says with which "
-                    "id this begins",
-                    help="state `decoder_start_token_id` in a generation_config.json beside the "
-                    "weights",
-                )
-            )
-        vocab = self._reading.vocab
-        settings.check(["decoder_start_token_id"], vocab)
-        ends = settings.ends_within(vocab)
-        if ends and ids[-1] not in ends:
-            raise InputError(
-                f"{name} classifies a text by its end, the id {ends[0]}, and this one ends with "
-                f"{ids[-1]}"
-            )
+        return TextInputs(
+            spec, self.task, self.text, self.settings, self.pad_id, self.images, asked
+        )
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
@@ -470,13 +392,6 @@ def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
         found.update(zip(places, made, strict=True))
     for place in range(len(rows)):
         yield found[place]
-
-
-def _is_pair(text: object) -> TypeGuard[tuple[str, str]]:
-    """Whether this is a pair of texts, and no chat, whose messages are tables."""
-    if not isinstance(text, list | tuple):
-        return False
-    return len(text) == 2 and all(isinstance(side, str) for side in text)
 
 
 def _token_types(batch: Sequence[Input], device: torch.device) -> dict[str, torch.Tensor]:

@@ -14,9 +14,10 @@ import torch
 
 from zoo.errors import InputError, Problem
 from zoo.generation import Beam, Sampling
-from zoo.generation.decoding import Decoding, Memory, check_numbers, encode
+from zoo.generation.decoding import Decoding, Memory, encode
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import Method
+from zoo.generation.outputs import check_numbers
 from zoo.generation.prompts import Rows
 from zoo.machine.devices import as_input
 from zoo.running.asked import Asked

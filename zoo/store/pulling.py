@@ -67,14 +67,7 @@ def pull(
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
     if version is not None and not model.has_version(version):
-        states = f"it states `{model.version}`" if model.is_pinned else "it states no digests"
-        raise StoreError(
-            Problem(
-                f"the registry does not state the version {quoted(version)} of {model.name}",
-                Place(model.document.name),
-                help=f"{states}; `zoo pull {bare}` brings the one that is published",
-            )
-        )
+        raise _of_another_version(model, version, bare)
     try:
         ref = read_ref(store, model.name, model.version) if model.is_pinned else None
     except DamagedRefError:  # it is written again
@@ -97,6 +90,18 @@ def pull(
         _add(store, ref, folder, work)
         drop_left(model.source, expected, store)
     return ref
+
+
+def _of_another_version(model: Pretrained, version: str, bare: str) -> StoreError:
+    """The error for a version that the registry does not state of the model named `bare`."""
+    states = f"it states `{model.version}`" if model.is_pinned else "it states no digests"
+    return StoreError(
+        Problem(
+            f"the registry does not state the version {quoted(version)} of {model.name}",
+            Place(model.document.name),
+            help=f"{states}; `zoo pull {bare}` brings the one that is published",
+        )
+    )
 
 
 def _checked_new(model: Pretrained, folder: Path, files: Mapping[str, File] | None) -> Ref:

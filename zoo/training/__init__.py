@@ -29,7 +29,7 @@ recompute.py            layers that are computed again in the backward pass
 processes.py            one process or many; lock.py, one run at a time in a folder
 checkpoints.py          what the next step depends on; checkpoint_state.py, where a run was;
                         changes.py, whether it is the same one
-progress.py, plot.py    what is told of the run
+progress.py, plot.py    what is told of the run; notes.py, what its reader may not expect
 companions.py           the tokenizers and settings that lie beside the result
 
 The scores of the result:

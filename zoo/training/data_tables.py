@@ -48,6 +48,15 @@ class Parts(Table):
         return self
 
 
+def _check_distinct(source: One | tuple[One, One], target: One, what: str) -> None:
+    """Raise a contradiction if one column or field, which is `what`, is named twice."""
+    first, second = two_of(source)
+    if target in (first, second):
+        raise contradiction(f"source and target are the same {what}", "source", "target")
+    if first == second:
+        raise contradiction(f"the two texts of a pair are the same {what}", "source")
+
+
 class Tsv(Parts):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
     classifier, a text, or two, and the label or the number."""
@@ -70,11 +79,7 @@ class Tsv(Parts):
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
-        first, second = two_of(self.source)
-        if self.target in (first, second):
-            raise contradiction("source and target are the same column", "source", "target")
-        if first == second:
-            raise contradiction("the two texts of a pair are the same column", "source")
+        _check_distinct(self.source, self.target, "column")
         return self
 
 
@@ -176,11 +181,7 @@ class Jsonl(Parts):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        first, second = two_of(self.source)
-        if self.target in (first, second):
-            raise contradiction("source and target are the same field", "source", "target")
-        if first == second:
-            raise contradiction("the two texts of a pair are the same field", "source")
+        _check_distinct(self.source, self.target, "field")
         return self
 
 

@@ -49,36 +49,19 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     if sides.predicts == "number":
         _check_numbers(recipe, splits, folder)
         return start
-    place = recipe.document.place
-    if sides.predicts == "classes":
-        _refuse_rows_of_bits(recipe, splits, sides.classes.number)
-    what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
+    if sides.predicts == "classes":
+        _refuse_rows_of_bits(recipe, splits, number)
     own = _own_labels(start, number)
-    found = {label for example in splits.train for label in example.labels}
-    learned = sorted(found)
-    if not (recipe.head.labels or own) and len(learned) != number:
-        help = f"state `n_classes = {len(learned)}` in the head of the spec"
-        if len(learned) == 1:
-            help = "a classifier learns from texts of two labels at least"
-        raise TrainingError(
-            Problem(
-                f"the training data has {counted(len(learned), 'label')}, and {start.spec.name} "
-                f"scores {number} classes: {_listed(learned)}",
-                place(("model",), value=True),
-                help=help,
-            )
-        )
+    learned = sorted({label for example in splits.train for label in example.labels})
+    if not (recipe.head.labels or own):
+        _check_number(recipe, start.spec.name, learned, number)
     if start.weights is not None and start.taken is None:
         _check_order(recipe, start.spec.name, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)
-    missing = [label for label in labels if label not in found]
-    if missing and recipe.head.labels:
-        at = place(("labels", recipe.head.labels.index(missing[0])), value=True)
-        message = f"no {what} of the training data has the label {quoted(missing[0])}"
-        raise TrainingError(Problem(message, at, f"it has: {_listed(learned)}"))
-    notes = (f"no {what} of the training data has the label {quoted(one)}" for one in missing)
+    what = "word" if sides.predicts == "classes_of_words" else "text"
+    notes = _notes_of_missing(recipe, labels, learned, what)
     start = start._replace(notes=(*start.notes, *notes))
     if labels == own:  # where they are already
         return start
@@ -93,6 +76,38 @@ def _own_labels(start: Start, number: int) -> tuple[str, ...]:
         return ()
     own = tuple(names[place] for place in range(number) if place in names)
     return () if len(own) < number or own == unnamed(number) else own
+
+
+def _check_number(recipe: Recipe, name: str, learned: list[str], number: int) -> None:
+    """Raise TrainingError unless the training data has as many labels as the model classes."""
+    if len(learned) == number:
+        return
+    hint = f"state `n_classes = {len(learned)}` in the head of the spec"
+    if len(learned) == 1:
+        hint = "a classifier learns from texts of two labels at least"
+    raise TrainingError(
+        Problem(
+            f"the training data has {counted(len(learned), 'label')}, and {name} scores {number} "
+            f"classes: {_listed(learned)}",
+            recipe.document.place(("model",), value=True),
+            help=hint,
+        )
+    )
+
+
+def _notes_of_missing(
+    recipe: Recipe, labels: tuple[str, ...], learned: list[str], what: str
+) -> list[str]:
+    """A note for each label that no text, or word, of the training data has. Raises TrainingError
+    if the recipe itself states one."""
+    known = {*learned}
+    missing = [label for label in labels if label not in known]
+    notes = [f"no {what} of the training data has the label {quoted(one)}" for one in missing]
+    if missing and recipe.head.labels:
+        path = ("labels", recipe.head.labels.index(missing[0]))
+        place = recipe.document.place(path, value=True)
+        raise TrainingError(Problem(notes[0], place, f"it has: {_listed(learned)}"))
+    return notes
 
 
 def labels_in(start: Start) -> tuple[str, ...]:

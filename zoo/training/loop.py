@@ -41,6 +41,23 @@ reads whole texts `valid_accuracy` or `valid_rmse`."""
 
 
 @dataclass
+class Sums:
+    """What was learned from since the last line of the log.
+
+    Args:
+        loss: the loss summed over this process' tokens, a scalar on the device.
+        began: when that line was written, and later by the time that checkpoints have taken.
+        n_predicted: the number of labels of all processes.
+        n_tokens: the number of tokens that the throughput counts, of all processes.
+    """
+
+    loss: torch.Tensor
+    began: float
+    n_predicted: int = 0
+    n_tokens: int = 0
+
+
+@dataclass
 class Loop:
     """The updates of one run.
 
@@ -78,7 +95,7 @@ class Loop:
         training, self.kept = self.recipe.training, done
         order: list[list[int]] = []
         n_batches = len(self.batches(0))
-        loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
+        sums = Sums(self.zero(), time.perf_counter())
         for step in range(done + 1, training.steps + 1):
             if self.stopped:
                 break
@@ -86,9 +103,9 @@ class Loop:
             if place == 0 or not order:
                 order = self.batches(epoch)
             batch = self.drawn([self.train[index] for index in order[place]], step)
-            loss += self.update(batch, step)
-            n_predicted += n_labels(batch)
-            n_tokens += sum(row.n_tokens for row in batch)
+            sums.loss += self.update(batch, step)
+            sums.n_predicted += n_labels(batch)
+            sums.n_tokens += sum(row.n_tokens for row in batch)
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
             compared = kept and training.keep == "best"
@@ -96,8 +113,7 @@ class Loop:
             measured = bool(self.valid) and due
             # Also before a checkpoint, so that a resumed run starts with an empty sum of losses.
             if kept or measured or step % training.log_every == 0:
-                seconds = time.perf_counter() - since
-                record = self.record(step, float(loss), n_predicted, n_tokens / seconds)
+                record = self.record(step, sums)
                 if measured:
                     found = self.measure(self.valid, step)
                     record |= {f"valid_{key}": value for key, value in found.items()}
@@ -105,14 +121,14 @@ class Loop:
                     self.best = record
                 self.history.append(record)
                 progress.log(record)
-                loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
+                sums = Sums(self.zero(), time.perf_counter())
             progress.advance(step)
             if kept:
                 self.check_weights(step)  # waits for the device
                 paused = time.perf_counter()
                 self.on_checkpoint(step)
                 self.kept = step
-                since += time.perf_counter() - paused  # not counted in the throughput
+                sums.began += time.perf_counter() - paused
 
     @property
     def stopped(self) -> bool:
@@ -225,17 +241,17 @@ class Loop:
         digest = hashlib.sha256(name.encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
-    def record(self, step: int, loss: float, n_predicted: int, throughput: float) -> Record:
-        """Make a line of the log, from this process' loss and the labels of all processes since the
-        last line."""
-        mean = self.sum_of(loss) / n_predicted
+    def record(self, step: int, sums: Sums) -> Record:
+        """Make a line of the log."""
+        seconds = time.perf_counter() - sums.began
+        mean = self.sum_of(float(sums.loss)) / sums.n_predicted
         if not math.isfinite(mean):
             raise self.diverged(f"the loss is {mean}", step)
         return {
             "step": step,
             "loss": mean,
             "learning_rate": self.learner.optimizer.param_groups[0]["lr"],
-            "tokens_per_second": throughput,
+            "tokens_per_second": sums.n_tokens / seconds,
         }
 
     @torch.no_grad()

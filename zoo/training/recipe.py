@@ -165,24 +165,28 @@ def recipe_of(document: Document) -> Recipe:
     }
     rest = {key: value for key, value in document.data.items() if key not in tables}
     head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
-    data, training = tables["data"], tables["training"]
+    reader.findings.add(*_contradictions(document, tables))
+    if reader.findings:
+        raise reader.findings.error()
+    return Recipe(head=head, document=document, **tables)
+
+
+def _contradictions(document: Document, tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """What tables state that does not fit others. A table that is wrong itself is None."""
+    data, training, schedule = (tables[name] for name in ("data", "training", "schedule"))
     if data is not None and training is not None and training.keep == "best" and data.valid == 0:
         message = '`keep = "best"` compares losses on held-out data, and nothing is held out'
         place = document.place(("training", "keep"), value=True)
-        reader.findings.add(Problem(message, place, "state `valid` in `[data]`"))
-    schedule = tables["schedule"]
+        yield Problem(message, place, "state `valid` in `[data]`")
     if isinstance(schedule, WarmupStableDecay) and training is not None:
         left = training.steps - schedule.warmup
         if schedule.decay > left:
             message = f"`decay` = {schedule.decay:,} is more than the {max(left, 0):,} steps"
             place = document.place(("schedule", "decay"), value=True)
-            help = "lower `decay` or `warmup`, or state more `steps` in `[training]`"
-            reader.findings.add(Problem(f"{message} after the warm-up", place, help))
+            hint = "lower `decay` or `warmup`, or state more `steps` in `[training]`"
+            yield Problem(f"{message} after the warm-up", place, hint)
     if tables["lora"] is not None:
-        reader.findings.add(*_not_with_lora(document, training, tables["optimizer"]))
-    if reader.findings:
-        raise reader.findings.error()
-    return Recipe(head=head, document=document, **tables)
+        yield from _not_with_lora(document, training, tables["optimizer"])
 
 
 def _not_with_lora(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import statistics
 import warnings
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,18 +21,18 @@ from zoo.saving import save
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
 from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
-from zoo.training.encoding import Parts, encode_parts, special_spellings
+from zoo.training.encoding import Parts, encode_parts
 from zoo.training.labels import labels_in
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
+from zoo.training.notes import Notes
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
 from zoo.training.progress import progress_of
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
-from zoo.training.sides import Reader, n_outputs
 from zoo.training.split import Splits
 from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer
@@ -74,6 +71,7 @@ class Run:
             valid, test = masker.held_out(rows.valid), masker.held_out(rows.test)
             rows = rows._replace(valid=valid, test=test)
         self.rows = rows
+        self.notes = Notes(recipe, self.start, tokens, splits, rows)
         self.loop = Loop(
             recipe,
             learner,
@@ -91,7 +89,7 @@ class Run:
         with in_first_process(self.learner.accelerator) as speaks:
             if speaks:
                 write_text(self.folder / RECIPE, self.recipe.text)
-                for note in self.notes():
+                for note in self.notes.before():
                     click.echo(note, err=True)
         name = self.recipe.head.name
         shown = progress_of(name, done, training.steps, speaks=speaks)
@@ -101,7 +99,7 @@ class Run:
             self.loop.run(done, progress)
         if speaks and self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
-        if speaks and (failing := self.learned_nothing()):
+        if speaks and (failing := self.notes.learned_nothing(self.loop.history[-1]["loss"])):
             click.echo(failing, err=True)
 
     def patience_over(self) -> str:
@@ -111,81 +109,6 @@ class Run:
         return (
             f"ended at step {self.loop.kept:,}: no checkpoint since that of step "
             f"{best['step']:,.0f} has a lower held-out loss than {best['valid_loss']:.4f}"
-        )
-
-    def left_out(self) -> dict[str, int]:
-        """The number of pairs of each part that are longer than `max_length`, for parts that have
-        any. Text is cut instead, and texts with labels are truncated."""
-        if isinstance(self.tokens, ReaderTokens):
-            return {}
-        counts = {
-            name: len(examples) - len(kept)
-            for (name, examples), kept in zip(self.splits.parts.items(), self.rows, strict=True)
-            if examples and examples[0].source is not None
-        }
-        return {name: count for name, count in counts.items() if count}
-
-    def notes(self) -> Iterator[str]:
-        """Notes on effects of the recipe that its reader may not expect."""
-        yield from self.start.notes
-        yield from self.splits.notes()
-        for name, part in self.splits.parts.items():
-            if spelled := special_spellings(part, self.tokens):
-                yield (
-                    f"{name}: {len(spelled):,} of {len(part):,} examples spell out a special "
-                    f"token, such as {quoted(spelled[0])}, which is read as the token and not as "
-                    "text"
-                )
-        for name, count in self.left_out().items():
-            n_all = len(getattr(self.splits, name))
-            yield (
-                f"{name}: {count:,} of {n_all:,} pairs are left out, as longer than "
-                f"max_length = {self.recipe.training.max_length}"
-            )
-        for name, count in self.truncated().items():
-            n_all = len(getattr(self.splits, name))
-            pairs = self.splits.of_pairs
-            how = "the longer text of each is truncated" if pairs else "truncated"
-            yield (
-                f"{name}: {count:,} of {n_all:,} {'pairs' if pairs else 'texts'} are longer than "
-                f"max_length = {self.recipe.training.max_length}, and {how}"
-            )
-        yield from self.recipe.notes()
-
-    def truncated(self) -> dict[str, int]:
-        """The number of texts with labels of each part that are longer than `max_length`, for parts
-        that have any."""
-        tokens, longest = self.tokens, self.recipe.training.max_length
-        if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
-            return {}
-        counts: dict[str, int] = {}
-        for (name, examples), rows in zip(self.splits.parts.items(), self.rows, strict=True):
-            texts = [example.texts for example in examples]
-            if len(rows) == len(texts):  # as long as not some have no row, for want of a word
-                of_text = zip(texts, rows, strict=True)
-                texts = [text for text, row in of_text if row.length == longest]
-            if count := tokens.n_truncated(texts, longest=longest):
-                counts[name] = count
-        return counts
-
-    def learned_nothing(self) -> str | None:
-        """A note, if the last loss is no less than that of a model that scores all tokens or
-        classes equally, whatever the label smoothing."""
-        sides = self.start.sides
-        number, loss = n_outputs(sides), self.loop.history[-1]["loss"]
-        equal, what = math.log(number), "classes" if labels_in(self.start) else "tokens"
-        known_by = f"if all {number:,} {what} were equally likely"
-        if isinstance(sides, Reader) and sides.predicts == "classes":
-            equal, known_by = math.log(2), "if each class were as likely as not"
-        elif isinstance(sides, Reader) and sides.predicts == "number":
-            targets = [float(example.target_text) for example in self.splits.train]
-            equal, known_by = statistics.pvariance(targets), "with the mean of all targets"
-        if loss < 0.99 * equal or not equal:
-            return None
-        return (
-            f"the loss is {loss:.2f}, and {known_by} it would "
-            f"be {equal:.2f}: the model has learned nothing. Try another `lr`, a longer `warmup`, "
-            "more `steps`"
         )
 
     def checkpoint(self, step: int) -> None:
@@ -275,7 +198,7 @@ class Run:
             **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
             "examples": {name: len(rows) for name, rows in parts.items()},
-            "left_out": self.left_out(),
+            "left_out": self.notes.left_out(),
             "loss": (self.loop.best or self.loop.history[-1])["loss"],
             **{
                 f"{name}_{key}": value

@@ -16,8 +16,8 @@ import torch
 from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.files.of_model import RECIPE
 from zoo.generation import Beam, generate, quantize_weights
-from zoo.generation.decoding import no_values
 from zoo.generation.evaluating import evaluating
+from zoo.generation.outputs import no_values
 from zoo.loading import load
 from zoo.machine.devices import input_device
 from zoo.purpose import Generation

@@ -1,0 +1,112 @@
+"""What a run tells its reader: effects of the recipe that are not expected, and how it ended."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zoo.training.encoding import Parts, special_spellings
+from zoo.training.labels import labels_in
+from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.recipe import Recipe
+from zoo.training.sides import Reader, n_outputs
+from zoo.training.split import Splits
+from zoo.training.start import Start
+from zoo.training.tokens import AnyTokens
+from zoo.wording import quoted
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes on one run.
+
+    Args:
+        recipe: the recipe.
+        start: its model.
+        tokens: the tokenizers.
+        splits: the data.
+        rows: the data as ids.
+    """
+
+    recipe: Recipe
+    start: Start
+    tokens: AnyTokens
+    splits: Splits
+    rows: Parts
+
+    def before(self) -> Iterator[str]:
+        """Those that are told before the first step."""
+        longest = self.recipe.training.max_length
+        yield from self.start.notes
+        yield from self.splits.notes()
+        for name, part in self.splits.parts.items():
+            if spelled := special_spellings(part, self.tokens):
+                yield (
+                    f"{name}: {len(spelled):,} of {len(part):,} examples spell out a special "
+                    f"token, such as {quoted(spelled[0])}, which is read as the token and not as "
+                    "text"
+                )
+        for name, count in self.left_out().items():
+            yield (
+                f"{name}: {count:,} of {len(self.splits.parts[name]):,} pairs are left out, as "
+                f"longer than max_length = {longest}"
+            )
+        what, how = "texts", "truncated"
+        if self.splits.of_pairs:
+            what, how = "pairs", "the longer text of each is truncated"
+        for name, count in self.truncated().items():
+            yield (
+                f"{name}: {count:,} of {len(self.splits.parts[name]):,} {what} are longer than "
+                f"max_length = {longest}, and {how}"
+            )
+        yield from self.recipe.notes()
+
+    def left_out(self) -> dict[str, int]:
+        """The number of pairs of each part that are longer than `max_length`, for parts that have
+        any. Text is cut instead, and texts with labels are truncated."""
+        if isinstance(self.tokens, ReaderTokens):
+            return {}
+        counts = {
+            name: len(examples) - len(kept)
+            for (name, examples), kept in zip(self.splits.parts.items(), self.rows, strict=True)
+            if examples and examples[0].source is not None
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    def truncated(self) -> dict[str, int]:
+        """The number of texts with labels of each part that are longer than `max_length`, for parts
+        that have any."""
+        tokens, longest = self.tokens, self.recipe.training.max_length
+        if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
+            return {}
+        counts: dict[str, int] = {}
+        for (name, examples), rows in zip(self.splits.parts.items(), self.rows, strict=True):
+            texts = [example.texts for example in examples]
+            if len(rows) == len(texts):  # as long as not some have no row, for want of a word
+                of_text = zip(texts, rows, strict=True)
+                texts = [text for text, row in of_text if row.length == longest]
+            if count := tokens.n_truncated(texts, longest=longest):
+                counts[name] = count
+        return counts
+
+    def learned_nothing(self, loss: float) -> str | None:
+        """A note, if the last loss is no less than that of a model that scores all tokens or
+        classes equally, whatever the label smoothing."""
+        sides = self.start.sides
+        number = n_outputs(sides)
+        equal, what = math.log(number), "classes" if labels_in(self.start) else "tokens"
+        known_by = f"if all {number:,} {what} were equally likely"
+        if isinstance(sides, Reader) and sides.predicts == "classes":
+            equal, known_by = math.log(2), "if each class were as likely as not"
+        elif isinstance(sides, Reader) and sides.predicts == "number":
+            targets = [float(example.target_text) for example in self.splits.train]
+            equal, known_by = statistics.pvariance(targets), "with the mean of all targets"
+        if loss < 0.99 * equal or not equal:
+            return None
+        return (
+            f"the loss is {loss:.2f}, and {known_by} it would "
+            f"be {equal:.2f}: the model has learned nothing. Try another `lr`, a longer `warmup`, "
+            "more `steps`"
+        )
