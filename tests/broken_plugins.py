@@ -703,6 +703,12 @@ BROKEN: Mapping[str, Broken] = {
     "position_of_no_method": Broken(
         "position", {"def embed(": "def embeds("}, ("interface",), "defines none of embed"
     ),
+    "position_of_all": Broken(
+        "position",
+        {"self.weight[positions]": "self.weight[positions.clamp(0, 0)]"},
+        ("interface",),
+        "the results are the same at other positions, which nothing then tells apart",
+    ),
     "position_not_embedded": Broken(
         "position",
         {"ClassVar[bool] = True": "ClassVar[bool] = False"},
@@ -1093,7 +1099,10 @@ BROKEN: Mapping[str, Broken] = {
         "no gradient reaches part.up_proj.weight, part.up_proj.bias",
     ),
     "infinite": Broken(
-        "ffn", before("x = x + (x - x).sqrt()"), ("gradients",), "`the input x` is not finite"
+        "ffn",
+        before("x = x + (x - x.detach() + (x == 0)).sqrt()"),
+        ("gradients",),
+        "`the input x` is not finite",
     ),
     "memory_detached": Broken(
         "attention",
@@ -1225,6 +1234,15 @@ BROKEN: Mapping[str, Broken] = {
         ("compiles",),
         "the output is another when compiled",
     ),
+    "rounds_positions": Broken(
+        "position",
+        {
+            "self.weight[positions]": "self.weight[0] * positions.to(x.dtype)[..., None].sin()",
+            "def longest": "def the_longest",
+        },
+        ("precision",),
+        "in bfloat16, the positions 99998 and 99999 are encoded the same",
+    ),
     # tokens
     "mixes_tokens": Broken(
         "ffn", before("x = x + x.roll(1, -2)"), ("tokens",), "a network that mixes tokens says so"
@@ -1302,6 +1320,18 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "a call with x (12, 16) failed: ValueError: not enough values to unpack",
     ),
+    "embedding_clamps": Broken(
+        "embedding",
+        {"self.tokens(ids)": "self.tokens(ids.clamp(0, self.tokens.num_embeddings - 1))"},
+        ("interface",),
+        "the id 11 gets a vector, and the vocabulary has the ids from 0 to 10: ids of another",
+    ),
+    "embedding_counts_from_the_end": Broken(  # as indexing does
+        "embedding",
+        {"self.tokens(ids)": "self.tokens.weight[ids]"},
+        ("interface",),
+        "the id -1 gets a vector, and the vocabulary has the ids from 0 to 10",
+    ),
     "embedding_mixes": Broken(
         "embedding",
         {"= self.tokens(ids)": "= self.tokens(ids).cumsum(-2)"},
@@ -1339,6 +1369,42 @@ BROKEN: Mapping[str, Broken] = {
     "norm_of_nothing": Broken(
         "norm",
         {" + self.eps)": ")"},
+        ("interface",),
+        "a token of zeros gives NaN or infinity",
+    ),
+    "norm_of_a_root": Broken(  # finite, but not its slope
+        "norm",
+        {"x.abs().mean(-1, keepdim=True)": "x.square().mean(-1, keepdim=True).sqrt()"},
+        ("interface",),
+        "a token of zeros gives the gradient of its input NaN or infinity",
+    ),
+    "network_of_nothing": Broken(
+        "ffn",
+        before("x = x / x.norm(dim=-1, keepdim=True)"),
+        ("interface",),
+        "a token of zeros gives NaN or infinity",
+    ),
+    "attention_of_nothing": Broken(
+        "attention",
+        {
+            "q = self.heads(self.q_proj(x))": "x = x / x.norm(dim=-1, keepdim=True)\n"
+            "            q = self.heads(self.q_proj(x))"
+        },
+        ("interface",),
+        "a token of zeros gives NaN or infinity",
+    ),
+    "head_of_nothing": Broken(
+        "head",
+        {"self.out(x)": "self.out(x / x.norm(dim=-1, keepdim=True))"},
+        ("interface",),
+        "a token of zeros gives NaN or infinity",
+    ),
+    "block_of_nothing": Broken(
+        "block",
+        {
+            "further: dict[str, object] = {}": "further: dict[str, object] = {}\n"
+            "            x = x / x.norm(dim=-1, keepdim=True)"
+        },
         ("interface",),
         "a token of zeros gives NaN or infinity",
     ),
@@ -1439,6 +1505,35 @@ BROKEN: Mapping[str, Broken] = {
         {"positions=context.positions": "positions=None"},
         ("interface",),
         "help: pass on `positions=context.positions`",
+    ),
+    "residual_unstated": Broken(
+        "ffn",
+        {DOWN: DOWN.replace(", residual=True", "")},
+        ("interface",),
+        "no tensor of the layout is `residual`, and the output is linear in `part.down_proj",
+    ),
+    "residual_unstated_in_attention": Broken(
+        "attention",
+        {"self.d_model, residual=True": "self.d_model"},
+        ("interface",),
+        "the output is linear in `part.o_proj.weight`: an init that goes by depth",
+    ),
+    "probabilities": Broken(
+        "head",
+        {
+            "    def layout": "    @property\n    def classes(self):\n"
+            "        return Classes(self.n_classes)\n\n    def layout",
+            "self.out(x)": "self.out(x).softmax(-1)",
+        },
+        ("interface",),
+        "the output is one of probabilities, of which a loss, generation and `zoo run` take the",
+        "from zoo.purpose import Classes",
+    ),
+    "block_renames_weights": Broken(
+        "block",
+        {'{"self_attn": weights}': '{"attn": weights}'},
+        ("interface",),
+        "the weights are returned by the name `attn`, which no model looks for",
     ),
     "block_loses_weights": Broken(
         "block",
@@ -1682,6 +1777,46 @@ BROKEN: Mapping[str, Broken] = {
         ("cache",),
         "of 12 tokens the cache keeps 384 numbers, and `layout` says 192",
     ),
+    "cache_counts_calls": Broken(
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                self.n_calls = getattr(self, 'n_calls', 0) + 1\n"
+            "                k = k * (1 + 0.001 * self.n_calls)"
+        },
+        ("cache",),
+        "a call with a `cache` leaves another `part.n_calls` behind",
+    ),
+    "cache_counts_calls_of_all": Broken(
+        "attention",
+        {
+            EXTENDED: f"{EXTENDED}\n"
+            "                Module.n_calls = getattr(Module, 'n_calls', 0) + 1\n"
+            "                k = k * (1 + 0.001 * Module.n_calls)"
+        },
+        ("cache",),
+        "a call with a `cache` changes `Module.n_calls`, which other models in this process share",
+    ),
+    "cache_counts_calls_inside": Broken(  # in what nobody can look into
+        "attention",
+        {
+            "self.n_heads = n_heads": "self.n_heads, self.numbers = n_heads, count()",
+            EXTENDED: f"{EXTENDED}\n                k = k * (1 + 0.001 * next(self.numbers))",
+        },
+        ("cache",),
+        "a second call with a `cache` with the same input gives another output",
+        "from itertools import count",
+    ),
+    "block_counts_calls": Broken(
+        "block",
+        {
+            'further["cache"] = ': "self.n_calls = getattr(self, 'n_calls', 0) + 1\n"
+            "                x = x * (1 + 0.001 * self.n_calls)\n"
+            '                further["cache"] = '
+        },
+        ("cache",),
+        "a call with a `cache` leaves another `part.n_calls` behind",
+    ),
     # branches
     "residual_unscaled": Broken(
         "block", {"residual * self": "self"}, ("branches",), "`residual_scale` of the branch"
@@ -1902,6 +2037,18 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "block_unmasked": Broken(
         "block", {"mask=context.mask": "mask=None"}, ("masks", "cache"), "hides changes the output"
+    ),
+    "model_sees_later": Broken(
+        "builder",
+        {"causal=True": "causal=False"},
+        ("masks",),
+        "the position 1 of 6 in `target` changes the output at earlier ones, which is to predict",
+    ),
+    "model_sees_later_in_long_texts": Broken(
+        "builder",
+        {"causal=True": "causal=length < 20"},
+        ("masks",),
+        "the position 35 of 70 in `target` changes the output at earlier ones",
     ),
     "model_unmasked": Broken(
         "builder",

@@ -183,7 +183,7 @@ def break_template(registry: Path, name: str, broken: Broken) -> None:
     for old, new in broken.change.items():
         assert text.count(old) == 1, (name, old)
         text = text.replace(old, new)
-    line = "from functools import cache\n" if "functools" in text else "from zoo.component"
+    line = "from functools import cache" if "functools" in text else "from zoo.component"
     path.write_text(text.replace(line, f"{broken.imports}\n{line}", 1))
 
 
@@ -494,7 +494,8 @@ class Experts(FeedForward):
     n_experts: Size = 64
 
     def layout(self):
-        maps = [linear(self.d_model, self.d_model, bias=False) for _ in range(self.n_experts)]
+        width, numbers = self.d_model, range(self.n_experts)
+        maps = [linear(width, width, bias=False, residual=True) for _ in numbers]
         experts = Layout({str(number): one for number, one in enumerate(maps)})
         router = linear(self.d_model, self.n_experts, bias=False)
         return Layout({"router": router, "experts": experts})

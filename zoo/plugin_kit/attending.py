@@ -11,7 +11,7 @@ import torch
 
 from zoo.cache import Cache
 from zoo.context import LayerContext
-from zoo.plugin_kit.assertions import SAME, close, expect, takes_many
+from zoo.plugin_kit.assertions import SAME, close, expect, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.hosts import MEMORY_WIDTH
 from zoo.plugin_kit.inputs import (
@@ -320,7 +320,7 @@ class AttendingDriver(Driver):
             return
         leaks = list(self._later_seen(inputs))
         many = (vectors(torch.float64, 0, LONG),)
-        if not leaks and takes_many(partial(self.attend, many, causal=True)):
+        if not leaks and passes(partial(self.attend, many, causal=True)):
             leaks = list(self._later_seen(many))
         yield from leaks[:1]
         attends = getattr(self.described, "attends", not getattr(self.described, "absent", False))

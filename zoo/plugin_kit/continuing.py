@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.generation.fixed_cache import FixedCache
-from zoo.plugin_kit.assertions import SAME, close, takes_many
+from zoo.plugin_kit.assertions import SAME, close, passes
 from zoo.plugin_kit.attending import AttendingDriver
 from zoo.plugin_kit.inputs import (
     BATCH,
@@ -132,7 +132,7 @@ class ContinuingDriver(AttendingDriver):
                 for steps in _STEPS:
                     self._check_steps(inputs, steps, positioned=positioned)
             of_many = vectors(torch.float64, 0, LONG), *inputs[1:]
-            if takes_many(partial(self._whole, of_many, None, positioned=False)):
+            if passes(partial(self._whole, of_many, None, positioned=False)):
                 self._check_steps(of_many, _LONG_STEPS, positioned=False)
             self._check_counts(inputs)
             for positioned in (False, True) if self.recorded else ():

@@ -129,6 +129,10 @@ class Driver:
         """Raises PromiseError unless the output token by token, with a cache, equals the output for
         all tokens at once. The model is in float64."""
 
+    def rounded(self) -> None:
+        """Raises PromiseError if something that has to be exact, such as a position, is rounded to
+        the dtype of the model, which is bfloat16."""
+
     def leaks(self) -> Iterator[str]:
         """Yield a message for each dependence of the output on masked inputs. The model is in
         float64."""

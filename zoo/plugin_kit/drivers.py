@@ -105,6 +105,8 @@ class AttentionDriver(ContinuingDriver):
             options["keys"] = None
         expect_call(self.model.part.forward, x, memory, **options)
         super().check(inputs)
+        _expect_finite_at_zero(self, inputs)
+        _expect_residual(self, inputs)
         if self.described.offers_keys is not None:
             self._check_offered(x, self.described.offers_keys)
         _expect_no_skip(self, inputs)
@@ -165,6 +167,7 @@ class BlockDriver(ContinuingDriver):
 
     def check(self, inputs: Tensors) -> None:
         super().check(inputs)
+        _expect_finite_at_zero(self, inputs)
         positions: list[object] = []
         weights: list[torch.Tensor] = []
 
@@ -178,6 +181,11 @@ class BlockDriver(ContinuingDriver):
         _, returned = self.attend(inputs, return_weights=True)
         for hook in hooks:
             hook.remove()
+        if unknown := returned.keys() - {"self_attn", "cross_attn"}:
+            raise PromiseError(
+                f"the weights are returned by the name `{min(unknown)}`, which no model looks for",
+                help="they are `self_attn` and `cross_attn`",
+            )
         if any(value is None for value in positions):
             raise PromiseError(
                 "an attention inside is called without positions, which say where its queries are, "
@@ -195,11 +203,7 @@ class NormDriver(Driver):
     def check(self, inputs: Tensors) -> None:
         expect_call(self.model.part.forward, *inputs)
         super().check(inputs)
-        if not bool(self(torch.zeros_like(inputs[0]))[0].isfinite().all()):
-            raise PromiseError(
-                "a token of zeros gives NaN or infinity",
-                help="what is divided by, or the root is taken of, is kept above 0 by an `eps`",
-            )
+        _expect_finite_at_zero(self, inputs)
 
     def tokens(self) -> None:
         # More dimensions, as heads have.
@@ -219,6 +223,8 @@ class FeedForwardDriver(Driver):
         expect_branch(self.model.part)
         expect_call(self.model.part.forward, *inputs, **self._mask())
         super().check(inputs)
+        _expect_finite_at_zero(self, inputs)
+        _expect_residual(self, inputs)
         _expect_no_skip(self, inputs)
 
     def tokens(self) -> None:
@@ -290,6 +296,7 @@ class HeadDriver(Driver):
         options |= {"ids": inputs[1]} if head.takes_ids else {}
         expect_call(self.model.part.forward, inputs[0], **options)
         output = self(*inputs)[0]
+        _expect_finite_at_zero(self, inputs)
         if head.pools:
             expect("the output, one for each sequence,", output, BATCH, None)
         else:
@@ -307,6 +314,13 @@ class HeadDriver(Driver):
             raise PromiseError(
                 f"the output is {output.shape[-1]} wide, and by the description's `classes` there "
                 f"are {classes.number}"
+            )
+        of_tokens, sums = head.scores_tokens or classes is not None, output.sum(-1)
+        if of_tokens and bool((output >= 0).all()) and close(sums, torch.ones_like(sums), 1e-5):
+            raise PromiseError(
+                "the output is one of probabilities, of which a loss, generation and `zoo run` "
+                "take the softmax again",
+                help="return the scores before the softmax",
             )
         self._check_ties(head)
 
@@ -384,6 +398,61 @@ def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
             parameter.copy_(parameter.double() + 0.1 * noise)
     return driver_for(spec, model)
+
+
+def _expect_finite_at_zero(driver: Driver, inputs: Tensors) -> None:
+    """Raises PromiseError unless states of zeros, as of padding and silence, give numbers, and
+    their gradients too."""
+    if not _finite(driver(*inputs)):
+        return  # `precision` tells
+    zeros = torch.zeros_like(inputs[0]).requires_grad_()
+    outputs = driver(zeros.clone(), *inputs[1:])  # which may change it in place
+    help = (
+        "what is divided by is kept above 0 by an `eps`, and so is what the root is taken of, "
+        "inside the root, whose slope at 0 is infinite"
+    )
+    if not _finite(outputs):
+        raise PromiseError("a token of zeros gives NaN or infinity", help=help)
+    total = torch.stack([output.sum() for output in outputs]).sum()
+    if not total.requires_grad:
+        return
+    total.backward()  # type: ignore[no-untyped-call]
+    found = {"its input": zeros, **{f"`{n}`": t for n, t in driver.model.named_parameters()}}
+    for name, tensor in found.items():
+        if tensor.grad is not None and not bool(tensor.grad.isfinite().all()):
+            raise PromiseError(
+                f"a token of zeros gives the gradient of {name} NaN or infinity", help=help
+            )
+    driver.model.zero_grad(set_to_none=True)
+
+
+def _finite(outputs: Tensors) -> bool:
+    return all(bool(output.isfinite().all()) for output in outputs)
+
+
+@torch.no_grad()
+def _expect_residual(driver: Driver, inputs: Tensors) -> None:
+    """Raises PromiseError if the output is that of a matrix, and no tensor has the role of one
+    whose output is added to the residual stream."""
+    tensors = driver.spec.tensors
+    if any(tensor.role == "residual" for tensor in tensors.values()):
+        return
+    matrices = [n for n, t in tensors.items() if t.role == "weight" and len(t.shape) == 2]
+    for name in reversed(matrices):  # the last one first: it is the one, more likely
+        weight = driver.model.get_parameter(name)
+        value = weight.clone()
+        outputs = []
+        for factor in (1.0, -1.0, 0.0):
+            weight.copy_(factor * value)
+            outputs.append(driver(*inputs)[0])
+        weight.copy_(value)
+        one, other, without = outputs
+        if not close(one, without, 1e-5) and close(one + other, 2 * without, 1e-5):
+            raise PromiseError(
+                f"no tensor of the layout is `residual`, and the output is linear in `{name}`: an "
+                "init that goes by depth would scale nothing",
+                help="state the map whose output is returned by `linear(..., residual=True)`",
+            )
 
 
 @torch.no_grad()

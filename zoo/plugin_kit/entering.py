@@ -4,11 +4,12 @@ check their outputs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from zoo.plugin_kit.assertions import SAME, close, expect, expect_no_later
+from zoo.plugin_kit.assertions import SAME, close, expect, expect_no_later, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
 from zoo.plugin_kit.inputs import (
@@ -61,6 +62,7 @@ class PositionDriver(Driver):
         longest = self.described.longest
         for length in (LENGTH, LONG if longest is None else min(LONG, longest)):
             self._check_parts(*self.inputs(inputs[0].dtype, length=length))
+        self._check_difference(*inputs)
 
     def rows(self, inputs: Tensors) -> None:
         """`check` has seen to it, with positions for each row."""
@@ -97,6 +99,33 @@ class PositionDriver(Driver):
         found = {"embed": scheme.embed(x, queries)}
         found["rotation"] = heads if rotation is None else rotation(heads)
         return found if bias is None else {**found, "bias": bias}
+
+    def _check_difference(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless other positions are encoded in another way."""
+        positions = torch.arange(LENGTH)
+        one, other = (self._results(x, heads, at, at) for at in (positions, positions.roll(1)))
+        acts = any(getattr(self.described, flag) for flag in _FLAGS.values())
+        if acts and all(close(found, one[name], 1e-5) for name, found in other.items()):
+            raise PromiseError(
+                "the results are the same at other positions, which nothing then tells apart",
+                help="go by the positions that are passed",
+            )
+
+    def rounded(self) -> None:
+        longest = self.described.longest
+        end = FAR if longest is None else longest
+        if end <= 256 or not (self.described.embedded or self.described.rotates):
+            return  # a bias may be rounded: it is small near the query
+        at = torch.tensor([end - 2])
+        x, heads = self.inputs(torch.bfloat16, length=1)
+        one, other = (self._results(x, heads, queries, at) for queries in (at, at + 1))
+        if all(torch.equal(other[name], one[name]) for name in ("embed", "rotation")):
+            raise PromiseError(
+                f"in bfloat16, the positions {int(at)} and {int(at) + 1} are encoded the same: it "
+                "has each whole number up to 256 only",
+                help="compute what follows from positions in float32 or wider, and go to the dtype "
+                "of x last",
+            )
 
     def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the scheme supports all positions up to the stated longest,
@@ -240,6 +269,21 @@ class EmbeddingDriver(Driver):
                 "the vectors are the same for all token types, of which the description's "
                 f"`token_types` says that there are {last + 1}"
             )
+        if not inputs[0].is_floating_point() and self.described.vocab is not None:
+            self._check_vocabulary(inputs[0], self.described.vocab)
+
+    def _check_vocabulary(self, x: torch.Tensor, vocab: int) -> None:
+        """Raises PromiseError if an id that is not in the vocabulary gets a vector too."""
+        for outside in (vocab, -1):
+            changed = x.clone()
+            changed[0, 0] = outside
+            if passes(partial(self, changed)):
+                raise PromiseError(
+                    f"the id {outside} gets a vector, and the vocabulary has the ids from 0 to "
+                    f"{vocab - 1}: ids of another tokenizer would go unnoticed",
+                    help="look ids up as they are, by `nn.Embedding`, which refuses others; or "
+                    "raise an `IndexError`",
+                )
 
     def _of_type(self, x: torch.Tensor, number: int) -> torch.Tensor:
         """The vectors of tokens that all have the type of this number."""

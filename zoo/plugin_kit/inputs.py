@@ -13,7 +13,7 @@ Tensors = tuple[torch.Tensor, ...]
 BATCH, LENGTH, MEMORY_LENGTH = 2, 6, 5
 LONG = 70
 """A length for what begins only after some tokens, such as windows, chunks and blocks of 64. A
-module that has a table of its own for fewer is not called with it (`takes_many`)."""
+module that has a table of its own for fewer is not called with it."""
 WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
 HIDDEN = 2
 """The token that `hiding_one` hides."""

@@ -44,6 +44,7 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
                 "the output in bfloat16 has little to do with that in float64 (largest difference "
                 f"{gap(output, wide)})"
             )
+    hosted(spec, registry, torch.bfloat16).rounded()
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
     for tensor in inputs:

@@ -25,7 +25,7 @@ from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
-from zoo.plugin_kit.state import changes, shared_state, state_of, values_of
+from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
@@ -46,12 +46,7 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     inputs = driver.inputs(torch.float32)
     before = shared_state(driver.model)
     driver.check(inputs)
-    if changed := next(changes(before, shared_state(driver.model)), None):
-        raise PromiseError(
-            f"a call changes `{changed}`, which other models in this process share and would "
-            "compute something else by",
-            help="what is computed once belongs to the module, in a buffer",
-        )
+    _expect_nothing_shared("", before, shared_state(driver.model))
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
         called: list[nn.Module] = []
@@ -62,6 +57,16 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
                 "the module has a `__call__` of its own, which runs no hooks of torch",
                 help="what it computes stands in `forward`",
             )
+
+
+def _expect_nothing_shared(told: str, before: State, after: State) -> None:
+    """Raises PromiseError if a call changed what the module shares with others."""
+    if changed := next(changes(before, after), None):
+        raise PromiseError(
+            f"a call{told} changes `{changed}`, which other models in this process share and would "
+            "compute something else by",
+            help="what is computed once belongs to the module, in a buffer",
+        )
 
 
 def rows(spec: ModelSpec, registry: Registry) -> None:
@@ -111,20 +116,31 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
                 "a call changes its input, which others read too",
                 help="compute new values, `x = x * 2` instead of `x *= 2` or `x.mul_(2)`",
             )
-        if changed := next(changes(before, state_of(first)), None):
-            told = "what belongs to the tokens before goes into the `cache` that is passed"
-            if changed.endswith(".auxiliary_loss"):
-                told = "`forward` sets it to None unless `self.training`"
-            raise PromiseError(
-                f"a call leaves another `{changed}` behind: a module keeps nothing of a call, "
-                "since several generations may use it at once",
-                help=told,
-            )
-        if not equal(one, two):
-            raise PromiseError(
-                "a second call with the same input gives another output",
-                help="randomness, as of dropout, is for training: ask `self.training`",
-            )
+        _expect_nothing_kept("", before, state_of(first))
+        _expect_same("", one, two)
+
+
+def _expect_nothing_kept(told: str, before: State, after: State) -> None:
+    """Raises PromiseError if a call changed the attributes of the modules."""
+    if changed := next(changes(before, after), None):
+        help = "what belongs to the tokens before goes into the `cache` that is passed"
+        if changed.endswith(".auxiliary_loss"):
+            help = "`forward` sets it to None unless `self.training`"
+        raise PromiseError(
+            f"a call{told} leaves another `{changed}` behind: a module keeps nothing of a call, "
+            "since several generations may use it at once",
+            help=help,
+        )
+
+
+def _expect_same(told: str, one: Tensors, two: Tensors) -> None:
+    """Raises PromiseError unless two calls gave the same."""
+    if not equal(one, two):
+        raise PromiseError(
+            f"a second call{told} with the same input gives another output",
+            help="randomness, as of dropout, is for training: ask `self.training`; and a module "
+            "keeps nothing of a call",
+        )
 
 
 def saving(spec: ModelSpec, registry: Registry) -> None:
@@ -233,10 +249,26 @@ def positions(spec: ModelSpec, registry: Registry) -> None:
 
 def cache(spec: ModelSpec, registry: Registry) -> None:
     """A module that is declared incremental gives the same output token by token, and its cache has
-    the stated size. In bfloat16 it can be called too, where a state is in float32."""
+    the stated size. In bfloat16 it can be called too, where a state is in float32. A call leaves
+    nothing behind elsewhere."""
+    _check_what_is_kept(hosted(spec, registry, torch.float64))
     hosted(spec, registry, torch.float64).continues()
     driver, dtype = hosted(spec, registry, torch.bfloat16), torch.bfloat16
     outputs_of(driver.with_cache, driver.inputs(dtype), dtype, " with a `cache`")
+
+
+def _check_what_is_kept(driver: Driver) -> None:
+    """Raises PromiseError if calls with a cache change the module, or what it shares."""
+    inputs = driver.inputs(torch.float64)
+    before, shared = state_of(driver.model), shared_state(driver.model)
+    told = " with a `cache`"
+    try:
+        one, two = (driver.with_cache(*inputs) for _ in range(2))
+    except Exception:
+        return  # `continues` tells why
+    _expect_nothing_kept(told, before, state_of(driver.model))
+    _expect_nothing_shared(told, shared, shared_state(driver.model))
+    _expect_same(told, one, two)
 
 
 def masks(spec: ModelSpec, registry: Registry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,16 +15,18 @@ from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
 from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.prompts import Rows
-from zoo.plugin_kit.assertions import SAME, close, expect, expect_call
+from zoo.plugin_kit.assertions import SAME, close, expect, expect_call, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.inputs import (
     BATCH,
     HIDDEN,
     LENGTH,
+    LONG,
     MEMORY_LENGTH,
     Tensors,
     hiding_one,
     ids,
+    later,
     pixels,
     vectors,
     with_another,
@@ -233,6 +236,7 @@ class BuilderDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
+        yield from self._leaks_of_later(inputs)
         for name, of in self.masks.items():
             number = self.arguments.index(name)
             changed = list(inputs)
@@ -246,6 +250,40 @@ class BuilderDriver(Driver):
             mask[:] = False
             if not bool(self.model(*inputs, **{of: mask}).isfinite().all()):
                 yield f"a `{of}` that hides everything gives NaN"
+        yield from self._masks_of_nothing()
+
+    def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
+        """Whether the output at a token of a target, which is written one by one, is another when a
+        later token is. What the description says sees later ones may."""
+        how = self.spec.model.generation
+        if "target" not in self.arguments or (how is not None and how.looks_ahead):
+            return
+        number = self.arguments.index("target")
+        for target in (inputs[number], _repeated(inputs[number])):
+            length = target.shape[1]
+
+            def output(target: torch.Tensor) -> torch.Tensor:
+                found: torch.Tensor = self.model(*inputs[:number], target, *inputs[number + 1 :])
+                return found
+
+            if length == LONG and not passes(partial(output, target)):
+                continue
+            one = output(target)
+            if one.dim() != 3 or one.shape[1] != length:
+                continue  # of the whole target
+            for at in later(length):
+                if not close(output(with_another(target, at))[:, :at], one[:, :at], SAME):
+                    yield (
+                        f"the position {at} of {length} in `target` changes the output at earlier "
+                        "ones, which is to predict it: in training it would be copied\n"
+                        "help: call the blocks with `LayerContext(causal=True)`; an input that is "
+                        "read as a whole has another name, such as `source`; parts that see later "
+                        "tokens in a causal stack are told by `Generation(..., looks_ahead=)`"
+                    )
+                    return
+
+    def _masks_of_nothing(self) -> Iterator[str]:
+        """The masks of which nothing says what input they are for."""
         untold = [
             f"`{of}`"
             for of in self.parameters
@@ -259,6 +297,11 @@ class BuilderDriver(Driver):
                 "help: name it after its input, such as `text_mask` for `text`, or state it as the "
                 "`mask` of the input's `Reading` in `called_with`"
             )
+
+
+def _repeated(x: torch.Tensor) -> torch.Tensor:
+    """Return an input (batch, length, ...), one time after the other up to many tokens."""
+    return torch.cat([x] * (LONG // x.shape[1] + 1), 1)[:, :LONG]
 
 
 def _prompts() -> tuple[list[int], list[int]]:
