@@ -721,6 +721,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the module does not define `bias`, and the description says `adds_bias = True`",
     ),
+    "position_of_unstated_axes": Broken(
+        "position",
+        {"    max_length: Shared": "    axes: ClassVar[int] = 2\n    max_length: Shared"},
+        ("interface",),
+        "the module has `axes = 1`, and the description says `axes = 2`",
+    ),
     "position_of_first_row": Broken(
         "position",
         {"self.weight[positions]": "self.weight[positions.flatten()[: x.shape[-2]]]"},

@@ -344,6 +344,13 @@ class Stack(Component):
         used = self._inner()
         return {key: scheme for key, scheme in stated.items() if scheme in used}
 
+    @property
+    def axes(self) -> int:
+        """The most coordinates of a token that a position scheme tells apart: `Position.axes`."""
+        own = (group.block.own_position for group in self.groups)
+        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
+        return max((scheme.axes for scheme in schemes), default=1)
+
     @cached_property
     def schemes(self) -> dict[str, Position]:
         """The schemes that work inside attention, by the names of their modules."""

@@ -256,6 +256,8 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("paligemma", "gemma2", "siglip_vision_model", {}, 0),
         ("idefics3", None, None, {"scale_factor": 7}, 0),
         ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
+        ("qwen2_vl", None, None, {}, 0),
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
@@ -280,8 +282,9 @@ def test_decoders_with_images_have_the_defaults_of_transformers(
         specs.append(family_spec(scope, "m", registry()).to_dict())
     assert specs[0] == specs[1]
     assert specs[0]["vocab"] == config.text_config.vocab_size
-    assert specs[0]["image"]["d_model"] == config.vision_config.hidden_size
-    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers - n_unread
+    vision = config.vision_config
+    assert specs[0]["image"]["d_model"] == getattr(vision, "embed_dim", vision.hidden_size)
+    assert specs[0]["image"]["n_layers"] == vision.num_hidden_layers - n_unread
 
 
 REFUSED = {
@@ -304,6 +307,22 @@ REFUSED = {
     "another decoder in Gemma 3": (
         inside("gemma3", "text_config", model_type="llama"),
         "a decoder that is not that of Gemma 3 is not read",
+    ),
+    "another decoder in Qwen2-VL": (
+        inside("qwen2_vl", "text_config", model_type="qwen2"),
+        "a decoder that is not that of Qwen2-VL is not read",
+    ),
+    "another encoder of images in Qwen2-VL": (
+        inside("qwen2_vl", "vision_config", model_type="qwen2_5_vl"),
+        "an encoder of images that is not that of Qwen2-VL is not read",
+    ),
+    "windows around images of any size": (
+        inside("qwen2_vl", "text_config", use_sliding_window=True),
+        "windows in the layers of the text are not read",
+    ),
+    "scaled positions of time, rows and columns": (
+        inside("qwen2_vl", "text_config", rope_parameters={**YARN, "mrope_section": [2, 1, 5]}),
+        "positions that are scaled for longer texts are not read",
     ),
     "patches that are no squares": (
         tiny("gemma3", mm_tokens_per_image=12),
