@@ -588,6 +588,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "no keys and values are put into `keys`",
     ),
+    "coordinates_not_taken": Broken(
+        "attention",
+        {INCREMENTAL: INCREMENTAL + "    @property\n    def axes(self):\n        return 2\n\n"},
+        ("interface",),
+        "`forward` cannot be called as its slot says: got an unexpected keyword argument 'coor",
+    ),
     "positions_not_taken": Broken(
         "attention",
         {"positions: torch.Tensor | None = None,": ""},

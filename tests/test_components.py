@@ -62,6 +62,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.projected_classifier": {"n_classes": 3},
     "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
     "embedding.patch_vectors": {"patch_size": 2},
+    "attention.tiled": {"tile": 3},
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
 }
 BESIDE: dict[str, dict[str, Any]] = {
@@ -74,6 +75,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.relative": {},
     "attention.relative_keys": {},
     "attention.rotated_input": {"position": "rotary"},
+    "attention.tiled": {},
     "position.disentangled": {"attention": "disentangled"},
 }
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")

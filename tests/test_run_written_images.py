@@ -77,6 +77,14 @@ class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
         transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
 
 
+class Qwen2_5_VLProcessor(Qwen2VLProcessor):  # noqa: N801  # as transformers calls it
+    """That of Qwen2.5-VL, which differs in videos alone."""
+
+
+def of_qwen2_5_vl(tokenizer: Any) -> Any:
+    return Qwen2_5_VLProcessor(of_qwen2_vl(tokenizer).image_processor, tokenizer)
+
+
 def of_qwen2_vl(tokenizer: Any) -> Any:
     """Images stay about as large as they are, in squares of 4 x 4 pixels."""
     images = transformers.Qwen2VLImageProcessorPil(
@@ -86,6 +94,7 @@ def of_qwen2_vl(tokenizer: Any) -> Any:
 
 
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
+OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
 KINDS = {
     "gemma3": Kind(
         "<start_of_image>",
@@ -109,12 +118,8 @@ KINDS = {
         {},
         of_idefics3,
     ),
-    "qwen2_vl": Kind(
-        "<|image_pad|>",
-        {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"},
-        {},
-        of_qwen2_vl,
-    ),
+    "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
+    "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 

@@ -84,3 +84,11 @@ class LayerContext(NamedTuple):
     keys: SharedKeys | None = None
     cache: LayerCache | None = None
     return_weights: bool = False
+
+    @property
+    def coordinates(self) -> torch.Tensor | None:
+        """The coordinates of each token, (batch or 1, length, axes); None if all are the
+        position."""
+        if self.offsets is None or self.positions is None:
+            return None
+        return self.positions[..., None] + self.offsets

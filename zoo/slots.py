@@ -142,6 +142,13 @@ class Attention(Sublayer):
     that scheme's module as `scheme` too."""
 
     @property
+    def axes(self) -> int:
+        """The number of coordinates of a token that it tells apart, such as the row and the column
+        of a patch. With more than one, `forward` takes `coordinates` too, (..., query, axes), or
+        None for tokens whose coordinates all are the position."""
+        return 1
+
+    @property
     def takes_global_tokens(self) -> bool:
         """Whether `forward` takes `global_tokens` too: boolean, (..., query), or None."""
         return False

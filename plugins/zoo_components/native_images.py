@@ -88,7 +88,8 @@ class NativeImageTextDecoder(Decoder):
     these tokens as it has states."""
     image: Annotated[ImageStack, Part()]
     """The stack that reads images. A position scheme that tells apart rows and columns, such as
-    `rotary_axial`, is given those of the patches; others count the patches row by row."""
+    `rotary_axial`, is given those of the patches, and so is such an attention, `tiled`; other
+    schemes count the patches row by row."""
     projector: Annotated[
         StatesProjector,
         Part(d_in="image.output_width", d_out="decoder.embedding.position_width"),
@@ -108,10 +109,12 @@ class NativeImageTextDecoder(Decoder):
             ("image", self.image, 2, "patches have rows and columns"),
             ("decoder", self.decoder, 3, "tokens have a time, a row and a column"),
         ):
-            if stack.axes not in (1, axes):
+            if others := sorted(stack.axes - {axes}):
                 raise contradiction(
-                    f"{what} here, and the position scheme is one of {stack.axes} coordinates",
+                    f"{what} here, and a position scheme or an attention tells apart {others[0]} "
+                    "coordinates",
                     f"{name}.position.kind",
+                    f"{name}.block.self_attn.kind",
                     f"{name}.layers",
                 )
         return self
@@ -147,6 +150,6 @@ class NativeImageTextDecoder(Decoder):
             image_id=self.image_id,
             channels=stated(self.image.embedding.patch_shape)[0],
             any_size=self._any_size,
-            places=self.decoder.axes > 1,
+            places=bool(self.decoder.axes),
         )
         return model.tie(self.ties())
