@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from small_specs import TINY_IMAGE_TEXT
 from torch.nn import functional as F
 
 import zoo
@@ -353,3 +356,54 @@ def test_prompts_with_images_that_do_not_fit(model: Any) -> None:
 def test_a_wrong_spec_is_refused(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(zoo.SpecError, match=message):
         zoo.read_spec(changed(**tables))
+
+
+QWEN: dict[str, Any] = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "min_pixels": 64,
+    "max_pixels": 400,
+    "patch_size": 2,
+    "merge_size": 2,
+    "temporal_patch_size": 3,
+}
+
+
+def read(model: Any, folder: Path, settings: dict[str, Any]) -> list[torch.Tensor]:
+    """The pixels of an image of 37 x 53 pixels in a text, by these settings."""
+    zoo.save(model, folder / "m")
+    (folder / "m" / "preprocessor_config.json").write_text(json.dumps(settings))
+    text_model = zoo.TextModel.load(folder / "m")
+    assert text_model.images is not None
+    row = text_model.images.row("1 9 3", [Image.new("RGB", (53, 37))])
+    assert row.ids == [1, *[IMAGE_ID] * 20, 3]
+    return list(row.images)
+
+
+def test_images_are_read_from_files(model: Any, tmp_path: Path) -> None:
+    (pixels,) = read(model, tmp_path, QWEN)
+    assert pixels.shape == (3, 16, 20)  # at most 400 pixels, in squares of 4 x 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patch_size": 4}, "by these settings `patch_size` is 4, and that of native is 2"),
+        ({"merge_size": 1}, "by these settings `merge_size` is 1, and that of native is 2"),
+        ({"temporal_patch_size": 2}, "`temporal_patch_size` is 2, and that of native is 3"),
+        ({"do_resize": False}, "the image has 37 x 53 pixels, and the sides of those that the"),
+    ],
+)
+def test_settings_of_another_model(
+    model: Any, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(zoo.ZooError, match=message):
+        read(model, tmp_path, QWEN | settings)
+
+
+def test_settings_of_images_of_one_size(model: Any, tmp_path: Path) -> None:
+    settings = {"image_processor_type": "ViTImageProcessor", "size": 4}
+    with pytest.raises(zoo.WeightsError, match="images become of one size, and native takes those"):
+        read(model, tmp_path, settings)
+    other = zoo.build(TINY_IMAGE_TEXT)
+    with pytest.raises(zoo.WeightsError, match="images become of any size, and image-text takes"):
+        read(other, tmp_path / "other", QWEN)

@@ -16,6 +16,7 @@ from families.checkpoints import make_config, make_model, save, write_config
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo import import_folder
 from zoo.errors import ZooError
+from zoo.families.import_plan import check_read
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.json_files import read_json
@@ -287,6 +288,79 @@ def test_decoders_with_images_have_the_defaults_of_transformers(
     vision = config.vision_config
     assert specs[0]["image"]["d_model"] == getattr(vision, "embed_dim", vision.hidden_size)
     assert specs[0]["image"]["n_layers"] == vision.num_hidden_layers - n_unread
+
+
+OF_QWEN: dict[str, Any] = {
+    "hidden_act": "silu",
+    "num_hidden_layers": 28,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "use_sliding_window": False,
+    "sliding_window": 32768,
+    "max_window_layers": 28,
+    "image_token_id": 151655,
+    "vision_token_id": 151654,
+}
+OF_IMAGES = {
+    "depth": 32,
+    "num_heads": 16,
+    "in_chans": 3,
+    "patch_size": 14,
+    "spatial_patch_size": 14,
+}
+SIZED = {
+    "qwen2_vl": (
+        {
+            **OF_QWEN,
+            "vocab_size": 151936,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+            "vision_config": {**OF_IMAGES, "embed_dim": 1280, "mlp_ratio": 4, "hidden_size": 1536},
+        },
+        2_208_985_600,
+    ),
+    "qwen2_5_vl": (
+        {
+            **OF_QWEN,
+            "vocab_size": 152064,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": False,
+            "vision_config": {
+                **OF_IMAGES,
+                "hidden_act": "silu",
+                "hidden_size": 1280,
+                "intermediate_size": 3420,
+                "out_hidden_size": 3584,
+                "window_size": 112,
+                "fullatt_block_indexes": [7, 15, 23, 31],
+                "tokens_per_second": 2,
+            },
+        },
+        8_292_166_656,
+    ),
+}
+"""Configurations as they are published, and the numbers of parameters of their checkpoints: those
+of Qwen2-VL 2B and of Qwen2.5-VL 7B."""
+
+
+@pytest.mark.parametrize("model_type", SIZED)
+def test_published_configurations_are_of_the_published_sizes(
+    model_type: str, tmp_path: Path
+) -> None:
+    stated, n_parameters = SIZED[model_type]
+    write_config(tmp_path, {"model_type": model_type, **stated})
+    families = Families(registry())
+    file = read_json(tmp_path / "config.json")
+    scope = families.scope(families.family_of(file), file, frozenset())
+    assert family_spec(scope, "m", registry()).n_parameters == n_parameters
+    check_read(scope, families)
 
 
 REFUSED = {
