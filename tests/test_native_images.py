@@ -15,6 +15,8 @@ from small_specs import TINY_IMAGE_TEXT
 from torch.nn import functional as F
 
 import zoo
+from zoo.generation.decoding import Decoding
+from zoo.generation.fixed_cache import FixedCache
 from zoo.transformer import images_of_texts
 
 IMAGE_ID, VOCAB = 9, 23
@@ -407,3 +409,20 @@ def test_settings_of_images_of_one_size(model: Any, tmp_path: Path) -> None:
     other = zoo.build(TINY_IMAGE_TEXT)
     with pytest.raises(zoo.WeightsError, match="images become of any size, and image-text takes"):
         read(other, tmp_path / "other", QWEN)
+
+
+def test_steps_that_are_recorded(model: Any) -> None:
+    """A cache of fixed shapes goes on from the positions after images."""
+    ids, following = torch.tensor(PROMPTS[:1]), torch.tensor([[5, 7, 11]])
+    read, inserted = model.insert_images(ids, IMAGES[:2])
+    states = model.decode(torch.cat([read, following], 1), inserted=inserted)
+    decoding = Decoding(model, capacity=11, memory=None, keep=True, images=IMAGES[:2])
+    decoding.scores(ids)
+    decoding.cache = FixedCache(decoding.cache, ids.device)
+    for at, token in enumerate(following[0]):
+        found = decoding.scores(token.view(1, 1))
+        torch.testing.assert_close(found, model.head(states[:, ids.shape[1] + at]))
+    with pytest.raises(ValueError, match="a cache of fixed shapes takes no tokens of images"):
+        decoding.cache.append(
+            1, seen=None, counted=None, device=ids.device, steps=torch.ones(1, 1).long()
+        )
