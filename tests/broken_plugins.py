@@ -588,6 +588,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "no keys and values are put into `keys`",
     ),
+    "coordinates_not_taken": Broken(
+        "attention",
+        {INCREMENTAL: INCREMENTAL + "    @property\n    def axes(self):\n        return 2\n\n"},
+        ("interface",),
+        "`forward` cannot be called as its slot says: got an unexpected keyword argument 'coor",
+    ),
     "positions_not_taken": Broken(
         "attention",
         {"positions: torch.Tensor | None = None,": ""},
@@ -726,6 +732,12 @@ BROKEN: Mapping[str, Broken] = {
         {"    max_length: Shared": "    adds_bias: ClassVar[bool] = True\n    max_length: Shared"},
         ("interface",),
         "the module does not define `bias`, and the description says `adds_bias = True`",
+    ),
+    "position_of_unstated_axes": Broken(
+        "position",
+        {"    max_length: Shared": "    axes: ClassVar[int] = 2\n    max_length: Shared"},
+        ("interface",),
+        "the module has `axes = 1`, and the description says `axes = 2`",
     ),
     "position_of_first_row": Broken(
         "position",

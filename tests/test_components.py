@@ -61,6 +61,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.patch_classifier": {"n_classes": 3},
     "head.projected_classifier": {"n_classes": 3},
     "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
+    "embedding.patch_vectors": {"patch_size": 2},
+    "attention.tiled": {"tile": 3},
+    "position.rotary_multimodal": {"sections": [1, 1, 2]},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
@@ -72,6 +75,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.relative": {},
     "attention.relative_keys": {},
     "attention.rotated_input": {"position": "rotary"},
+    "attention.tiled": {},
     "position.disentangled": {"attention": "disentangled"},
 }
 WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
@@ -104,6 +108,9 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
         return sizes | own | {"builder": kind, "text_vocab": 11, "image": images}
     if name == "builder.image_text_decoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
+        return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
+    if name == "builder.native_image_text_decoder":
+        images = {"embedding": {"kind": "patch_vectors", "patch_size": 2}}
         return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
@@ -169,6 +176,8 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
+    if kind == "patch_vectors":
+        return [torch.rand(2, 7, 12, dtype=torch.float64)]
     if kind in ("waveform", "waveform_stem"):
         return [torch.rand(2, 1300, 1, dtype=torch.float64)]
     if kind in ("patches", "normed_patches", "prenormed_patches"):
@@ -178,6 +187,9 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     if spec["builder"] == "image_text_decoder":
         text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
+    if spec["builder"] == "native_image_text_decoder":
+        text = torch.tensor([[3, *[9] * 6, 5], [*[9] * 6, 7, 1]])
+        return [text, torch.rand(2, 3, 6, 4, dtype=torch.float64)]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     if "memory_width" in spec:
         return [target, torch.rand(2, 4, 7, dtype=torch.float64)]

@@ -29,6 +29,7 @@ from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
 from zoo_components.image_text import ImageTextDecoder
+from zoo_components.native_images import NativeImageTextDecoder
 
 Data = dict[str, Any]
 Keys = tuple[str | int, ...]
@@ -118,6 +119,12 @@ ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
 IMAGES: Data = {"kind": "patches", "image_size": 6, "patch_size": 2}
 N_PATCHES = 9
 """Of an image in the `example` of `ImageTextDecoder`."""
+WITH_IMAGES: Data = {
+    "builder": "native_image_text_decoder",
+    "image_id": 1,
+    "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
+}
+"""Of tokens of text alone, all coordinates are the position."""
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 """A block that differs from the default one."""
 
@@ -190,6 +197,10 @@ FIELDS: Mapping[str, Case] = {
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),
+    "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.native_image_text_decoder.image.embedding": Case(
+        instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
+    ),
     "builder.dual_encoder.*.d_model": Case(around=OF_ONE_WIDTH),
     "builder.dual_encoder.*.output_width": Case(around=OF_ONE_WIDTH),
     "builder.*.count_positions": Case({"pad_id": 0}),
@@ -251,6 +262,8 @@ FIELDS: Mapping[str, Case] = {
     "position.sinusoidal.zero_padding": Case(
         around={"decoder": {"pad_id": 0, "count_positions": "unpadded"}}
     ),
+    "position.rotary_multimodal.fraction": Case(instead=[0.75], also={"sections": [1, 1, 1]}),
+    "position.rotary_multimodal.sections": Case(around=WITH_IMAGES, instead=[[1, 2, 1]]),
     "position.rotary_yarn.original_length": Case(instead=[64]),
     "position.rotary_yarn.beta_*": Case({"truncate": False}),
     "position.rotary_longrope.fraction": Case(
@@ -454,6 +467,12 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
             found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)
         if name == "source" and getattr(embedding, "n_types", 0):
             found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)
+    if isinstance(model, NativeImageTextDecoder):
+        _, side = found.pop("image"), model.generation.inserted_images.any_size.unit
+        channels = model.image.embedding.channels
+        found["images"] = torch.randn(2, channels, side, 2 * side, generator=random).to(dtype)
+        own = found["target"]
+        own[own == model.image_id], own[:, 2:4] = VOCAB - 1, model.image_id
     if isinstance(model, ImageTextDecoder):
         found["images"] = found.pop("image")
         n_states = model.projector.n_states(N_PATCHES + (model.image_states == "all"))

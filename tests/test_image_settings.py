@@ -12,7 +12,7 @@ import torch
 import transformers
 from PIL import Image
 
-from zoo.errors import WeightsError
+from zoo.errors import InputError, WeightsError
 from zoo.images.files import read_image
 from zoo.images.pixels import parts_of, pixels_of
 from zoo.images.settings import ImageSettings, read_image_settings
@@ -55,6 +55,22 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "do_pan_and_scan": None,
         "pan_and_scan_max_num_crops": None,
         "image_seq_length": 4,
+    },
+    "qwen2_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2VLProcessor",
+        "min_pixels": 36,
+        "max_pixels": 1300,
+        "patch_size": 2,
+        "merge_size": 3,
+        "temporal_patch_size": 2,
+        **IMAGENET,
+    },
+    "qwen2_vl of today": {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": {"shortest_edge": 1600, "longest_edge": 2500},
+        "patch_size": 4,
+        "temporal_patch_size": 1,
     },
     "idefics3, not split": {
         "image_processor_type": "Idefics3ImageProcessor",
@@ -107,7 +123,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
-MODEL_TYPES += ["idefics3", "smolvlm"]
+MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -124,6 +140,22 @@ def settings_in(folder: Path, data: Any, name: str = "preprocessor_config.json")
     return read_image_settings(folder).settings
 
 
+def their_pixels(processor: Any, image: Image.Image) -> np.ndarray:
+    """What an image processor makes of an image: of one that cuts it into patches, these put
+    together, as they are in the first frame."""
+    made = processor(images=image, return_tensors="np")
+    pixels: np.ndarray = made["pixel_values"]
+    if "image_grid_thw" not in made:
+        return pixels[0]
+    merge, side = processor.merge_size, processor.patch_size
+    _, rows, columns = made["image_grid_thw"][0]
+    squares = (rows // merge, columns // merge, merge, merge)
+    patches = pixels.reshape(*squares, 3, processor.temporal_patch_size, side, side)
+    assert (patches == patches[:, :, :, :, :, :1]).all()
+    whole = patches[:, :, :, :, :, 0].transpose(4, 0, 2, 5, 1, 3, 6)
+    return whole.reshape(3, rows * side, columns * side)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_are_those_of_transformers(name: str, size: tuple[int, int], tmp_path: Path) -> None:
@@ -131,7 +163,7 @@ def test_pixels_are_those_of_transformers(name: str, size: tuple[int, int], tmp_
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     assert type(processor).__name__.endswith("ImageProcessorPil")
     image = drawn(*size)
-    expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    expected = their_pixels(processor, image)
     if expected.ndim == 4:  # the images of one text
         (expected,) = expected
     found = pixels_of(image, settings)
@@ -184,27 +216,35 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
 
 @pytest.mark.parametrize(
     "processor",
-    ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"],
+    ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM", "Qwen2VL"],
 )
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
     """What counts where a file is silent, of every image processor that transformers has without
     torchvision."""
     own = settings_in(tmp_path, {"image_processor_type": f"{processor}ImageProcessor"})
     theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
-    for key in ImageSettings.model_fields.keys() - {"order"}:
+    for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"}:
         found, expected = getattr(own, key), getattr(theirs, key, None)
+        if key == "size" and own.unit is not None:
+            assert dict(expected) == {
+                "shortest_edge": own.min_pixels,
+                "longest_edge": own.max_pixels,
+            }
+            continue
         if key in ("size", "crop_size", "max_image_size"):
             found = found and found.model_dump(exclude_none=True)
             expected = expected and dict(expected)
         assert found == expected or (found is False and expected is None), key
 
 
-@pytest.mark.parametrize("processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3"])
+@pytest.mark.parametrize(
+    "processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL"]
+)
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()
     made.save_pretrained(tmp_path)
     image = drawn(37, 53)
-    expected = made(images=image, return_tensors="np")["pixel_values"][0]
+    expected = their_pixels(made, image)
     found = pixels_of(image, read_image_settings(tmp_path).settings)
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
@@ -220,7 +260,7 @@ def test_the_type_of_the_model_says_what_the_settings_do_not(
     config = (tmp_path / "config.json").read_text()
     found = read_image_settings(tmp_path, config).settings
     image = drawn(37, 53)
-    expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    expected = their_pixels(processor, image)
     pixels = torch.stack(parts_of(image, found).pixels).numpy()
     np.testing.assert_allclose(pixels, expected.reshape(pixels.shape), rtol=0, atol=1e-6)
 
@@ -307,6 +347,22 @@ WRONG = {
         '{"image_processor_type": "DINOv3ViTImageProcessor", "do_rescale": false}',
         "this image processor resizes scaled values",
     ),
+    "patches of another image processor": (
+        VIT + '"patch_size": 2}',
+        "1:47: error: `patch_size` is a setting of images that is not supported",
+    ),
+    "a size that is no number of pixels": (
+        '{"image_processor_type": "Qwen2VLImageProcessor", "size": {"height": 30, "width": 30}}',
+        "`size` of images of any size must state numbers of pixels",
+    ),
+    "no most pixels": (
+        '{"image_processor_type": "Qwen2VLImageProcessor", "size": {"shortest_edge": 30}}',
+        "images of any size need a `max_pixels`",
+    ),
+    "a crop of any size": (
+        '{"image_processor_type": "Qwen2VLImageProcessor", "do_pad": true}',
+        "images of any size are neither cropped, nor divided, nor padded",
+    ),
     "no object": ("[]", "an object is expected"),
     "no JSON": ("{", "not JSON"),
     "NaN": (VIT + '"rescale_factor": NaN}', "NaN"),
@@ -342,6 +398,13 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         "size",
         "resample",
     ]
+
+
+def test_an_image_that_is_too_long(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor"})
+    assert pixels_of(drawn(1, 200), settings).shape == (3, 28, 812)
+    with pytest.raises(InputError, match="one side of 201 x 1 pixels is more than 200 times"):
+        pixels_of(drawn(1, 201), settings)
 
 
 def test_a_folder_without_settings(tmp_path: Path) -> None:

@@ -66,7 +66,33 @@ def of_paligemma(tokenizer: Any) -> Any:
     return transformers.PaliGemmaProcessor(images, tokenizer)
 
 
+class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
+    """Without the processor of videos, which needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+        self.image_token_id, self.video_token_id = 90, 91
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+
+class Qwen2_5_VLProcessor(Qwen2VLProcessor):  # noqa: N801  # as transformers calls it
+    """That of Qwen2.5-VL, which differs in videos alone."""
+
+
+def of_qwen2_5_vl(tokenizer: Any) -> Any:
+    return Qwen2_5_VLProcessor(of_qwen2_vl(tokenizer).image_processor, tokenizer)
+
+
+def of_qwen2_vl(tokenizer: Any) -> Any:
+    """Images stay about as large as they are, in squares of 4 x 4 pixels."""
+    images = transformers.Qwen2VLImageProcessorPil(
+        size={"shortest_edge": 64, "longest_edge": 400}, patch_size=2, merge_size=2
+    )
+    return Qwen2VLProcessor(images, tokenizer)
+
+
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
+OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
 KINDS = {
     "gemma3": Kind(
         "<start_of_image>",
@@ -90,6 +116,8 @@ KINDS = {
         {},
         of_idefics3,
     ),
+    "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
+    "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 
@@ -160,11 +188,12 @@ def test_several_texts(truth: OfKind, model: str, project: Path) -> None:
     assert [one["ids"] for one in found] == wanted
     assert text_model.images is not None
     rows = [text_model.images.row(text, seen) for text, seen in zip(texts, images, strict=True)]
-    pixels = torch.stack([pixels for row in rows for pixels in row.images])
+    pixels = [pixels for row in rows for pixels in row.images]
+    of_one_size = len({image.shape for image in pixels}) == 1
     generated = zoo.generate(
         text_model.transformer,
         [row.ids for row in rows],
-        images=pixels,
+        images=torch.stack(pixels) if of_one_size else pixels,
         max_new_tokens=N_NEW,
         eos=2,
         cache=False,

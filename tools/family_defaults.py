@@ -68,6 +68,12 @@ OTHERS = {
     "idefics3",
     "llava",
     "paligemma",
+    "qwen2_5_vl",
+    "qwen2_5_vl_text",
+    "qwen2_5_vl_vision",
+    "qwen2_vl",
+    "qwen2_vl_text",
+    "qwen2_vl_vision",
     "smolvlm",
 }
 """An encoder of images under a language model, those without a classifier, models that compare

@@ -51,6 +51,7 @@ class Cache:
         seen: torch.Tensor | None,
         counted: torch.Tensor | None,
         device: torch.device,
+        steps: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Register the next tokens.
 
@@ -59,6 +60,8 @@ class Cache:
             seen: (rows, n_tokens), False at tokens that are hidden from attention; None if none is.
             counted: (rows, n_tokens), False at tokens without a position; None if all have one.
             device: the device of the positions.
+            steps: (rows, n_tokens), by how many positions each token is after the one before it;
+                by one if None.
 
         Returns:
             Their positions, (n_tokens,), or (rows, n_tokens) with -1 at tokens without a position.
@@ -76,9 +79,9 @@ class Cache:
         self._least = max(self._least, self.length - self.back)
         self.device = device
         self._note_seen(start, seen)
-        if self._positions is None and counted is None:
+        if self._positions is None and counted is None and steps is None:
             return torch.arange(start, self.length, device=device)
-        return self._note_positions(start, counted)
+        return self._note_positions(start, counted, steps)
 
     def _note_seen(self, start: int, seen: torch.Tensor | None) -> None:
         if self._seen is None and seen is not None:
@@ -87,16 +90,21 @@ class Cache:
         if self._seen is not None:
             self._seen[:, start : self.length] = True if seen is None else seen
 
-    def _note_positions(self, start: int, counted: torch.Tensor | None) -> torch.Tensor:
+    def _note_positions(
+        self, start: int, counted: torch.Tensor | None, steps: torch.Tensor | None
+    ) -> torch.Tensor:
+        moved = counted if steps is None else steps if counted is None else steps * counted
         if self._positions is None:
-            assert counted is not None
-            self._positions = _room(counted.long(), (counted.shape[0], self.capacity))
+            assert moved is not None
+            self._positions = _room(moved.long(), (moved.shape[0], self.capacity))
             self._positions[:, :start] = torch.arange(start, device=self.device)
         before = self._positions[:, :start].amax(1, keepdim=True) if start else -1
-        if counted is None:
+        if moved is None:
             new = before + torch.arange(1, self.length - start + 1, device=self.device)
         else:
-            new = ((before + counted.cumsum(1)) + 1) * counted - 1
+            new = before + moved.cumsum(1)
+        if counted is not None:
+            new = (new + 1) * counted - 1
         self._positions[:, start : self.length] = new
         return self._positions[:, start : self.length]
 

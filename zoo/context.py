@@ -52,6 +52,8 @@ class LayerContext(NamedTuple):
         positions: the position of each token, (length,) or (batch, length).
         key_positions: the position of each key of self-attention; with a cache, of all tokens so
             far.
+        offsets: by how much each coordinate of a token is more than its position, (batch or 1,
+            length, axes); None if all are the position.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: the rotation that the scheme applies to queries and keys.
         bias: the bias that the scheme adds to the scores, (heads, query, key), optionally with a
@@ -72,6 +74,7 @@ class LayerContext(NamedTuple):
     causal: bool = False
     positions: torch.Tensor | None = None
     key_positions: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
     scheme: PositionScheme | None = None
     rotation: Rotation | None = None
     bias: torch.Tensor | None = None
@@ -81,3 +84,11 @@ class LayerContext(NamedTuple):
     keys: SharedKeys | None = None
     cache: LayerCache | None = None
     return_weights: bool = False
+
+    @property
+    def coordinates(self) -> torch.Tensor | None:
+        """The coordinates of each token, (batch or 1, length, axes); None if all are the
+        position."""
+        if self.offsets is None or self.positions is None:
+            return None
+        return self.positions[..., None] + self.offsets

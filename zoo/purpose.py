@@ -11,18 +11,46 @@ Task = Literal[
 """The task that `zoo run` performs with a model."""
 
 
+class AnySize(NamedTuple):
+    """How images of any size are cut.
+
+    Args:
+        patch_size: the side of a patch, in pixels.
+        merge: the side of the squares of patches that become one state, in patches.
+        frames: how many times an image stands in a patch, as if it were so many of a film.
+    """
+
+    patch_size: int
+    merge: int
+    frames: int
+
+    @property
+    def unit(self) -> int:
+        """The side, in pixels, of what becomes one state: sides of images are multiples of it."""
+        return self.patch_size * self.merge
+
+
 class InsertedImages(NamedTuple):
     """The images that may stand in a text.
 
     Args:
         image_id: the id of the token at whose places their states stand.
-        shape: the (channels, height, width) of an image.
-        n_states: the number of states of an image, and so of its places in the text.
+        shape: the (channels, height, width) of an image; of images of any size, that of one that
+            has two states.
+        n_states: the number of states of such an image, and so of its places in the text.
+        any_size: how images of any size are cut; None if all are of one size.
     """
 
     image_id: int
     shape: tuple[int, int, int]
     n_states: int
+    any_size: AnySize | None = None
+
+    def states_of(self, height: int, width: int) -> int:
+        """The number of states of an image of this size that fits the model."""
+        if self.any_size is None:
+            return self.n_states
+        return (height // self.any_size.unit) * (width // self.any_size.unit)
 
 
 class Generation(NamedTuple):

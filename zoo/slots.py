@@ -142,6 +142,13 @@ class Attention(Sublayer):
     that scheme's module as `scheme` too."""
 
     @property
+    def axes(self) -> int:
+        """The number of coordinates of a token that it tells apart, such as the row and the column
+        of a patch. With more than one, `forward` takes `coordinates` too, (..., query, axes), or
+        None for tokens whose coordinates all are the position."""
+        return 1
+
+    @property
     def takes_global_tokens(self) -> bool:
         """Whether `forward` takes `global_tokens` too: boolean, (..., query), or None."""
         return False
@@ -244,6 +251,8 @@ class Position(Plugin):
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
     """Whether the scheme rotates queries and keys: its module defines `rotation`."""
+    axes: ClassVar[int] = 1
+    """`axes` of its module: the number of coordinates of a token that it tells apart."""
     adds_bias: ClassVar[bool] = False
     """Whether the scheme adds a bias to the scores: its module defines `bias`."""
     site: ClassVar[str] = "position"
@@ -277,8 +286,9 @@ class Embedding(Plugin):
     length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
     embedding of vectors states their `input_width`, and if it changes the length, it states
     `most_inputs`, and its module has a method `embedded_length(length)`; one of sounds, vectors of
-    width 1, states its `shortest_sound`, one of their spectrograms its `spectrogram_shape`, and one
-    of images its `n_vectors`. `build` receives the module of the position scheme to add, or None.
+    width 1, states its `shortest_sound`, one of their spectrograms its `spectrogram_shape`, one of
+    the patches of images of any size its `patch_shape`, and one of images its `n_vectors`. `build`
+    receives the module of the position scheme to add, or None.
     """
 
     vocab: Given[int | None] = None
@@ -327,6 +337,12 @@ class Embedding(Plugin):
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
         """The (channels, height, width) of the images that it is called with, if it is."""
+        return None
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int] | None:
+        """The (channels, frames, side) of the patches, of images of any size, whose values are the
+        vectors that it is called with, if they are."""
         return None
 
     @property

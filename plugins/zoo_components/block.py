@@ -226,7 +226,11 @@ class Residual(Block):
         own, attention = self.self_position, self.self_attn
         if not own.absent:
             sublayers["self_attn"].add_module(own.site, own.build())
-        takes = {"scheme": attention.reads, "global_tokens": attention.takes_global_tokens}
+        takes = {
+            "scheme": attention.reads,
+            "global_tokens": attention.takes_global_tokens,
+            "coordinates": attention.axes > 1,
+        }
         return cls(
             sublayers,
             take_mask={name: one.takes_mask for name, one in self._feed_forwards().items()},

@@ -15,12 +15,11 @@ from zoo_components.builders import Decoder, check_images, layout_of
 from zoo_components.stack import DecoderStack, ImageStack
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from zoo.transformer import Transformer
+    from zoo_components.modules.image_text import Projector as ProjectorModule
 
 
-class Projector(Activated):
+class StatesProjector(Activated):
     """The map from the states of images to the width of the decoder's embeddings, two linear maps
     with an activation between (LLaVA 1.5: Liu et al. 2023, arXiv:2310.03744, section 3.2), or a
     single one (LLaVA: Liu et al. 2023, arXiv:2304.08485, section 4.1). The states of neighbouring
@@ -28,8 +27,6 @@ class Projector(Activated):
 
     d_in: Given[int]
     d_out: Given[int]
-    grid: Given[tuple[int, int, int] | None] = None
-    """`Embedding.grid` of the images."""
     merge: Size = 1
     """The states of so many by so many patches become one."""
     merge_by: Annotated[
@@ -54,21 +51,6 @@ class Projector(Activated):
     bias: bool = True
     """Whether the maps have a bias."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.merge == 1:
-            return self
-        if self.grid is None:
-            raise contradiction("these images have no patches that could be merged", "merge")
-        _, rows, columns = self.grid
-        if rows % self.merge or columns % self.merge:
-            raise contradiction(
-                f"{rows} x {columns} patches cannot be divided into squares of {self.merge} x "
-                f"{self.merge}",
-                "merge",
-            )
-        return self
-
     def n_states(self, n_vectors: int) -> int:
         """The number of states that so many become."""
         return n_vectors // self.merge**2
@@ -90,13 +72,16 @@ class Projector(Activated):
             f"{merged}mlp {self.activation}, d_hidden {self.d_hidden}",
         )
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "ProjectorModule":
+        return self._module(None)
+
+    def _module(self, grid: tuple[int, int] | None) -> "ProjectorModule":
+        """The module, for patches of so many rows and columns if these are known."""
         from zoo_components.modules.image_text import LinearProjector, Merging, MlpProjector
 
         merging = None
         if self.merge > 1:
-            _, rows, columns = stated(self.grid)
-            merging = Merging(rows, columns, self.merge, mean=self.merge_by == "mean")
+            merging = Merging(self.merge, mean=self.merge_by == "mean", grid=grid)
         norm = self.norm.build()
         if self.d_hidden is None:
             return LinearProjector(
@@ -110,6 +95,59 @@ class Projector(Activated):
             bias=self.bias,
             merging=merging,
             norm=norm,
+        )
+
+
+class Projector(StatesProjector):
+    """The map from the states of images of one size to the width of the decoder's embeddings, two
+    linear maps with an activation between (LLaVA 1.5: Liu et al. 2023, arXiv:2310.03744, section
+    3.2), or a single one (LLaVA: Liu et al. 2023, arXiv:2304.08485, section 4.1). The states of
+    neighbouring patches may become one before."""
+
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the images."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.merge == 1:
+            return self
+        if self.grid is None:
+            raise contradiction("these images have no patches that could be merged", "merge")
+        _, rows, columns = self.grid
+        if rows % self.merge or columns % self.merge:
+            raise contradiction(
+                f"{rows} x {columns} patches cannot be divided into squares of {self.merge} x "
+                f"{self.merge}",
+                "merge",
+            )
+        return self
+
+    def build(self) -> "ProjectorModule":
+        return self._module(None if self.grid is None else self.grid[1:])
+
+
+def check_image_id(image_id: int, decoder: DecoderStack) -> None:
+    """Raise a contradiction if the states of images cannot stand at the places of the token
+    `image_id` among the vectors of the decoder's embedding."""
+    if not decoder.embedding.takes_inserted:
+        raise contradiction(
+            f"images cannot stand among the vectors of the embedding "
+            f"`{decoder.embedding.kind}`: state one that takes them under `decoder`, such "
+            "as `tokens`",
+            "decoder.embedding.kind",
+        )
+    vocab = decoder.vocab_of_ids
+    if vocab is not None and image_id >= vocab:
+        raise contradiction(
+            f"image_id = {image_id} is beyond the vocabulary of {vocab} tokens",
+            "image_id",
+            "vocab",
+        )
+    if image_id == decoder.pad_id:
+        raise contradiction(
+            f"the id {image_id} cannot stand for images and for padding",
+            "image_id",
+            "decoder.pad_id",
         )
 
 
@@ -151,26 +189,7 @@ class ImageTextDecoder(Decoder):
     @model_validator(mode="after")
     def _check_images(self) -> Self:
         check_images(self.image)
-        if not self.decoder.embedding.takes_inserted:
-            raise contradiction(
-                f"images cannot stand among the vectors of the embedding "
-                f"`{self.decoder.embedding.kind}`: state one that takes them under `decoder`, such "
-                "as `tokens`",
-                "decoder.embedding.kind",
-            )
-        vocab = self.decoder.vocab_of_ids
-        if vocab is not None and self.image_id >= vocab:
-            raise contradiction(
-                f"image_id = {self.image_id} is beyond the vocabulary of {vocab} tokens",
-                "image_id",
-                "vocab",
-            )
-        if self.image_id == self.decoder.pad_id:
-            raise contradiction(
-                f"the id {self.image_id} cannot stand for images and for padding",
-                "image_id",
-                "decoder.pad_id",
-            )
+        check_image_id(self.image_id, self.decoder)
         if self.projector.merge > 1 and self.image_states == "all":
             raise contradiction(
                 "the states before those of the patches cannot be merged with them",

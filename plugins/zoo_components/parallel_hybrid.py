@@ -102,6 +102,10 @@ class ParallelHybrid(WithinSequence):
         return self.attention.reads
 
     @property
+    def axes(self) -> int:
+        return self.attention.axes
+
+    @property
     def takes_global_tokens(self) -> bool:
         return self.attention.takes_global_tokens
 

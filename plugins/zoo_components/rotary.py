@@ -81,6 +81,19 @@ class Rotary(Position):
         )
 
 
+def _check_quarters(scheme: Rotary) -> None:
+    """Raise a contradiction unless rows and columns can turn equally many pairs."""
+    if scheme.rotated_width % 4:
+        raise contradiction(
+            "rows and columns turn equally many pairs: head_dim * fraction = "
+            f"{scheme.rotated_width} cannot be divided by 4",
+            "fraction",
+            "head_dim",
+            "n_heads",
+            "d_model",
+        )
+
+
 class GridRotary(OfPatches, Rotary):
     """Queries and keys of the patches of an image are rotated by angles that grow with the row of
     the patch, in one half of the pairs, and with its column, in the other half (DINOv3: Simeoni et
@@ -94,15 +107,7 @@ class GridRotary(OfPatches, Rotary):
 
     @model_validator(mode="after")
     def _check_grid(self) -> Self:
-        if self.rotated_width % 4:
-            raise contradiction(
-                "rows and columns turn equally many pairs: head_dim * fraction = "
-                f"{self.rotated_width} cannot be divided by 4",
-                "fraction",
-                "head_dim",
-                "n_heads",
-                "d_model",
-            )
+        _check_quarters(self)
         return self
 
     def frequencies(self) -> "Frequencies":
@@ -144,6 +149,64 @@ class ClassGridRotary(GridRotary):
         scheme = self._module(partial(ClassGridRotaryPositions, grid=stated(self.grid)))
         scheme.add_class_angles()
         return scheme
+
+
+class AxialRotary(Rotary):
+    """Queries and keys of the patches of an image of any size are rotated by angles that grow with
+    the row of the patch, in one half of the pairs, and with its column, in the other half
+    (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191, section 2.1). Of the n pairs of a half, the k-th
+    is rotated by c / base**(k / n), where c is the row or the column, counted from 0. Of a token
+    without a row and a column, both are the position."""
+
+    axes: ClassVar[int] = 2
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
+    """The longest wavelength is about 2 pi times this, in patches."""
+
+    @model_validator(mode="after")
+    def _check_halves(self) -> Self:
+        _check_quarters(self)
+        return self
+
+    def frequencies(self) -> "Frequencies":
+        """The angle by which each pair of a half is rotated from one row to the next."""
+        from zoo_components.modules.frequencies import Frequencies
+
+        return Frequencies(width=self.rotated_width // 2, base=self.base)
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import AxialRotaryPositions
+
+        return self._module(AxialRotaryPositions)
+
+
+class MultimodalRotary(Rotary):
+    """Rotary positions of texts with images in them (M-RoPE; Qwen2-VL: Wang et al. 2024,
+    arXiv:2409.12191, section 2.1): some pairs are rotated by the time of a token, some by its row
+    and some by its column. All of an image has one time, and its rows and columns are counted from
+    there; of a token of text, all three are its position."""
+
+    axes: ClassVar[int] = 3
+    example: ClassVar[Mapping[str, Any]] = {"sections": [1, 1, 2]}
+    sections: tuple[Size, Size, Size]
+    """The number of pairs that the time rotates, which are the first, the row, and the column;
+    `mrope_section` in configurations."""
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Self:
+        n_pairs = self.rotated_width // 2
+        if sum(self.sections) != n_pairs:
+            raise contradiction(
+                f"`sections` has {sum(self.sections)} pairs for {n_pairs} rotated ones",
+                "sections",
+                "fraction",
+                "head_dim",
+            )
+        return self
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import MultimodalRotaryPositions
+
+        return self._module(partial(MultimodalRotaryPositions, sections=self.sections))
 
 
 class LinearRotary(Rotary):

@@ -340,6 +340,15 @@ class Stack(Component):
         used = self._inner()
         return {key: scheme for key, scheme in stated.items() if scheme in used}
 
+    @property
+    def axes(self) -> frozenset[int]:
+        """The numbers of coordinates of a token that position schemes and attentions tell apart:
+        `Position.axes` and `Attention.axes`, where these are more than one."""
+        own = (group.block.own_position for group in self.groups)
+        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
+        told = [*(scheme.axes for scheme in schemes), *(a.axes for a in self._self_attentions())]
+        return frozenset(told) - {1}
+
     @cached_property
     def schemes(self) -> dict[str, Position]:
         """The schemes that work inside attention, by the names of their modules."""

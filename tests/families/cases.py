@@ -59,6 +59,8 @@ class Case:
             not that of what its convolutions make of the sound, how many these are.
         image: of a model that sees, the shape of an image, (channels, height, width).
         image_states: of a model in whose texts images stand, the number of states of one.
+        image_sizes: of a model in whose texts images of any size stand, the (height, width) of the
+            image of each text.
         bidirectional: what attends to later tokens too, in such a model, which transformers tells
             by types of tokens: each image, or what a text begins with.
         images_of_texts: whether it takes the images of each text apart, (texts, images of each,
@@ -84,6 +86,7 @@ class Case:
     samples_per_state: int | None = None
     image: tuple[int, int, int] | None = None
     image_states: int | None = None
+    image_sizes: tuple[tuple[int, int], ...] | None = None
     bidirectional: Literal["image", "prompt"] | None = None
     images_of_texts: bool = False
     memory: tuple[int, int] | None = None

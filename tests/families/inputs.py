@@ -33,7 +33,7 @@ class Inputs:
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
         images: what the texts are compared with, or what stands in them, (batch, channels, height,
-            width).
+            width); of any size, each (channels, height, width).
         memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
@@ -45,7 +45,7 @@ class Inputs:
     global_tokens: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
-    images: Tensor | None = None
+    images: Tensor | tuple[Tensor, ...] | None = None
     memory: Tensor | None = None
 
 
@@ -85,6 +85,9 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         yield from sounds(case, Inputs(name="plain", source=source, target=target), config)
         return
     signal, images = case.features or case.image, None
+    if case.image_sizes is not None:
+        yield from sized(case, config, random)
+        return
     if case.kind == "image_text_decoder" and signal is not None and case.image_states is not None:
         images = torch.randn(3, *signal, generator=generator("images"))
         image = torch.full((3, case.image_states), config.image_token_id)
@@ -131,6 +134,25 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     if "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1:
         types = torch.randint(config.type_vocab_size, plain.source.shape, generator=random)
         yield replace(right, name="types", types=types)
+
+
+def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
+    """Texts of one length, in each of which an image of another size stands, and texts alone."""
+    vision = config.vision_config
+    unit = vision.patch_size * vision.spatial_merge_size
+    assert case.image_sizes is not None
+    sizes = [(height, width) for height, width in case.image_sizes]
+    numbers = generator("images")
+    images = tuple(torch.randn(3, *size, generator=numbers) for size in sizes)
+    n_states = [(height // unit) * (width // unit) for height, width in sizes]
+    source = texts(random, 2 * LENGTH + max(n_states))
+    for row, n in enumerate(n_states):
+        source[row, LENGTH : LENGTH + n] = config.image_token_id
+    plain = Inputs(name="plain", source=source, images=images)
+    yield plain
+    yield Inputs(name="text", source=texts(random, LENGTH))
+    for left in (False, True):  # beside the images
+        yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
 
 
 def sounds(case: Case, plain: Inputs, config: PreTrainedConfig) -> Iterator[Inputs]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from families.cases import Case
 from families.inputs import Inputs
@@ -46,8 +46,12 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     source = model.main_input_name
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
-    images = inputs.images
-    if case.images_of_texts and images is not None:
+    images, of_any_size = inputs.images, {}
+    if isinstance(images, tuple):
+        of_any_size = images_of_any_size(images, model.config)
+        of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
+        images = None
+    elif case.images_of_texts and images is not None:
         images = images[:, None]
     arguments = {
         "attention_mask": as_numbers(inputs.mask),
@@ -57,6 +61,7 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         memory: inputs.memory,
         "decoder_input_ids": None if case.rereads else inputs.target,
         "decoder_attention_mask": None if case.rereads else as_numbers(inputs.target_mask),
+        **of_any_size,
     }
     if "noise" in taken(model):  # by which patches are sorted before the last are hidden, if any
         n_patches = (model.config.image_size // model.config.patch_size) ** 2
@@ -80,6 +85,27 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     }
 
 
+def images_of_any_size(images: Iterable[Tensor], config: PreTrainedConfig) -> Outputs:
+    """Images as the image processor of transformers gives them: the values of all patches, in
+    squares of those that become one state, and the numbers of patches of each image."""
+    vision, patches, grids = config.vision_config, [], []
+    side, merge = vision.patch_size, vision.spatial_merge_size
+    for image in images:
+        rows, columns = (size // side for size in image.shape[1:])
+        grids.append([1, rows, columns])
+        squares = [
+            (row + i, column + j)
+            for row in range(0, rows, merge)
+            for column in range(0, columns, merge)
+            for i in range(merge)
+            for j in range(merge)
+        ]
+        for row, column in squares:
+            patch = image[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+            patches.append(torch.stack([patch] * vision.temporal_patch_size, 1).flatten())
+    return {"pixel_values": torch.stack(patches), "image_grid_thw": torch.tensor(grids)}
+
+
 def as_numbers(mask: Tensor | None) -> Tensor | None:
     """A mask as transformers takes it."""
     return None if mask is None else mask.long()
@@ -99,10 +125,9 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         found["image"] = model.encode_image(inputs.images)
         return found
     if case.kind == "image_text_decoder":
-        prompt = None
         if case.bidirectional == "prompt" and inputs.types is not None:
-            prompt = inputs.types == 0
-        found["output"] = model(source, inputs.images, target_mask=inputs.mask, prompt=prompt)
+            more["prompt"] = inputs.types == 0
+        found["output"] = model(source, inputs.images, target_mask=inputs.mask, **more)
     elif case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":

@@ -16,6 +16,7 @@ from families.checkpoints import make_config, make_model, save, write_config
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo import import_folder
 from zoo.errors import ZooError
+from zoo.families.import_plan import check_read
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.json_files import read_json
@@ -256,6 +257,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("paligemma", "gemma2", "siglip_vision_model", {}, 0),
         ("idefics3", None, None, {"scale_factor": 7}, 0),
         ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
+        ("qwen2_vl", None, None, {}, 0),
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 0),
+        ("qwen2_5_vl", None, None, {}, 0),
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
@@ -280,8 +285,82 @@ def test_decoders_with_images_have_the_defaults_of_transformers(
         specs.append(family_spec(scope, "m", registry()).to_dict())
     assert specs[0] == specs[1]
     assert specs[0]["vocab"] == config.text_config.vocab_size
-    assert specs[0]["image"]["d_model"] == config.vision_config.hidden_size
-    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers - n_unread
+    vision = config.vision_config
+    assert specs[0]["image"]["d_model"] == getattr(vision, "embed_dim", vision.hidden_size)
+    assert specs[0]["image"]["n_layers"] == vision.num_hidden_layers - n_unread
+
+
+OF_QWEN: dict[str, Any] = {
+    "hidden_act": "silu",
+    "num_hidden_layers": 28,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "use_sliding_window": False,
+    "sliding_window": 32768,
+    "max_window_layers": 28,
+    "image_token_id": 151655,
+    "vision_token_id": 151654,
+}
+OF_IMAGES = {
+    "depth": 32,
+    "num_heads": 16,
+    "in_chans": 3,
+    "patch_size": 14,
+    "spatial_patch_size": 14,
+}
+SIZED = {
+    "qwen2_vl": (
+        {
+            **OF_QWEN,
+            "vocab_size": 151936,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+            "vision_config": {**OF_IMAGES, "embed_dim": 1280, "mlp_ratio": 4, "hidden_size": 1536},
+        },
+        2_208_985_600,
+    ),
+    "qwen2_5_vl": (
+        {
+            **OF_QWEN,
+            "vocab_size": 152064,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": False,
+            "vision_config": {
+                **OF_IMAGES,
+                "hidden_act": "silu",
+                "hidden_size": 1280,
+                "intermediate_size": 3420,
+                "out_hidden_size": 3584,
+                "window_size": 112,
+                "fullatt_block_indexes": [7, 15, 23, 31],
+                "tokens_per_second": 2,
+            },
+        },
+        8_292_166_656,
+    ),
+}
+"""Configurations as they are published, and the numbers of parameters of their checkpoints: those
+of Qwen2-VL 2B and of Qwen2.5-VL 7B."""
+
+
+@pytest.mark.parametrize("model_type", SIZED)
+def test_published_configurations_are_of_the_published_sizes(
+    model_type: str, tmp_path: Path
+) -> None:
+    stated, n_parameters = SIZED[model_type]
+    write_config(tmp_path, {"model_type": model_type, **stated})
+    families = Families(registry())
+    file = read_json(tmp_path / "config.json")
+    scope = families.scope(families.family_of(file), file, frozenset())
+    assert family_spec(scope, "m", registry()).n_parameters == n_parameters
+    check_read(scope, families)
 
 
 REFUSED = {
@@ -304,6 +383,22 @@ REFUSED = {
     "another decoder in Gemma 3": (
         inside("gemma3", "text_config", model_type="llama"),
         "a decoder that is not that of Gemma 3 is not read",
+    ),
+    "another decoder in Qwen2-VL": (
+        inside("qwen2_vl", "text_config", model_type="qwen2"),
+        "a decoder of another model type is not read",
+    ),
+    "another encoder of images in Qwen2-VL": (
+        inside("qwen2_vl", "vision_config", model_type="qwen2_5_vl"),
+        "an encoder of images of another model type is not read",
+    ),
+    "windows around images of any size": (
+        inside("qwen2_vl", "text_config", use_sliding_window=True),
+        "windows in the layers of the text are not read",
+    ),
+    "scaled positions of time, rows and columns": (
+        inside("qwen2_vl", "text_config", rope_parameters={**YARN, "mrope_section": [2, 1, 5]}),
+        "positions that are scaled for longer texts are not read",
     ),
     "patches that are no squares": (
         tiny("gemma3", mm_tokens_per_image=12),

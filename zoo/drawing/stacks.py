@@ -98,7 +98,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
 
 def _entry(embedding: Child | None) -> str:
     component = embedding.component if embedding else None
-    if isinstance(component, Embedding) and component.image_shape is not None:
+    if isinstance(component, Embedding) and (component.image_shape or component.patch_shape):
         return "images"
     tensors = embedding.component.layout().tensors() if embedding else ()
     return "ids" if any(tensor.role == "embedding" for _, tensor in tensors) else "vectors"

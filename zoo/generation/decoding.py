@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from zoo.purpose import Generation
 from zoo.sharding.parts import is_fetched
 from zoo.slots import Head
 from zoo.spec import ModelSpec
-from zoo.transformer import Generating, InsertingImages, Transformer, held_in
+from zoo.transformer import Generating, InsertingImages, Pixels, Transformer, held_in
 
 if TYPE_CHECKING:
     from zoo.sharding.company import Company
@@ -111,7 +111,7 @@ class Decoding:
         capacity: the most tokens that a row will have.
         memory: what the decoder attends to. Each of its rows serves the same number of consecutive
             rows of tokens (the beams of one source).
-        images: what stands in the first tokens, if images do, (n_images, channels, height, width).
+        images: what stands in the first tokens, if images do.
         keep: whether to cache earlier tokens; otherwise each pass computes all of them again.
         back: how many of the last tokens `take_back` can take back, with a cache.
     """
@@ -123,14 +123,14 @@ class Decoding:
         capacity: int,
         memory: Memory | None,
         keep: bool,
-        images: torch.Tensor | None = None,
+        images: Pixels | None = None,
         back: int = 0,
     ) -> None:
         self.model = cast("Generating", model)
         self.name, self.device = model.spec.name, input_device(model)
         self.capacity, self.memory = capacity, memory
         self._images = images
-        self._inserted: torch.Tensor | None = None
+        self._inserted: Any = None
         self._n_prompt = 0
         self.how = describe(model)
         self.keep = keep
@@ -210,10 +210,10 @@ class Decoding:
         states = decode(tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache)
         return states, at
 
-    def _of_prompt(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _of_prompt(self, tokens: torch.Tensor) -> dict[str, Any]:
         """What `decode` takes with the first tokens of all rows: no later ones are images, or see
         others than those before them."""
-        found: dict[str, torch.Tensor] = {}
+        found: dict[str, Any] = {}
         if self._inserted is not None:
             found["inserted"] = self._inserted
         if self.how.bidirectional_prompt:

@@ -69,10 +69,14 @@ class FixedCache(Cache):
         seen: torch.Tensor | None,
         counted: torch.Tensor | None,
         device: torch.device,
+        steps: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `Cache.append`, for one token of each row. Raises ValueError for more."""
+        """As `Cache.append`, for one token of each row, by one position. Raises ValueError for
+        others."""
         if n_tokens != 1:
             raise ValueError(f"a cache of fixed shapes takes one token at a time, not {n_tokens}")
+        if steps is not None:
+            raise ValueError("a cache of fixed shapes takes no tokens of images")
         start = self.length
         self.length += 1
         self._at.add_(1)

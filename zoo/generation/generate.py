@@ -22,7 +22,7 @@ from zoo.generation.request import Draft, Lookup, Request, check_method
 from zoo.generation.search import Step, search
 from zoo.generation.speculative import speculative_search
 from zoo.sharding.parts import is_fetched
-from zoo.transformer import Transformer
+from zoo.transformer import Pixels, Transformer
 
 GREEDY = Greedy()
 
@@ -39,7 +39,7 @@ def generate(
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
-    images: torch.Tensor | None = None,
+    images: Pixels | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
@@ -64,7 +64,8 @@ def generate(
             (batch, length, width).
         memory_mask: boolean mask of the memory, (batch, length), False at padding.
         images: for a decoder whose text has images in it, all images of all prompts in their order,
-            (n_images, channels, height, width), or a single one. In the prompts, the model's
+            (n_images, channels, height, width), or a single one; for one that takes images of any
+            size, also a list of images, each (channels, height, width). In the prompts, the model's
             `image_id` stands once for each state of an image. They are read once. Without images,
             `image_id` is a token like others.
         cache: whether to use a key-value cache.
@@ -98,7 +99,7 @@ def stream(
     mask: torch.Tensor | None = None,
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
-    images: torch.Tensor | None = None,
+    images: Pixels | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,

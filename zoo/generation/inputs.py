@@ -18,13 +18,14 @@ from zoo.generation.prompts import (
     check_token_mask,
     read_ids,
     read_images,
+    read_images_of_any_size,
     read_vectors,
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
-from zoo.transformer import Transformer, check_inserted
+from zoo.transformer import Pixels, Transformer, check_inserted, images_of_texts
 from zoo.wording import counted
 
 
@@ -36,7 +37,7 @@ class Given(NamedTuple):
     mask: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
-    images: torch.Tensor | None = None
+    images: Pixels | None = None
     encoded: Memory | None = None
 
 
@@ -44,16 +45,18 @@ class Images(NamedTuple):
     """The images in prompts.
 
     Args:
-        pixels: all images in their order, (n_images, channels, height, width).
+        pixels: all images in their order.
         of_rows: how many of them stand in each prompt.
     """
 
-    pixels: torch.Tensor
+    pixels: Pixels
     of_rows: tuple[int, ...]
 
     def to(self, device: torch.device) -> Images:
         """The same on another device."""
-        return self._replace(pixels=self.pixels.to(device))
+        if isinstance(self.pixels, torch.Tensor):
+            return self._replace(pixels=self.pixels.to(device))
+        return self._replace(pixels=tuple(image.to(device) for image in self.pixels))
 
     def row(self, number: int) -> Images | None:
         """Those of one prompt alone; None if there are none in it."""
@@ -170,16 +173,24 @@ def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
     return source
 
 
-def _images(
-    how: Generation, given: torch.Tensor, prompt: Rows, name: str, dtype: torch.dtype
-) -> Images:
+def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torch.dtype) -> Images:
     """The images in prompts. Raises InputError if they fit neither the model nor the prompts."""
     stated = how.inserted_images
     if stated is None:
         hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
         raise InputError(Problem(f"{name} takes no images in its prompts", help=hint))
-    rows = read_images(given, None, what="images", shape=stated.shape, dtype=dtype)
     n_places = [row.count(stated.image_id) for row in prompt.lists()]
+    if stated.any_size is not None:
+        channels, unit = stated.shape[0], stated.any_size.unit
+        images = read_images_of_any_size(
+            given, what="images", channels=channels, unit=unit, dtype=dtype
+        )
+        n_states = [stated.states_of(*image.shape[1:]) for image in images]
+        try:
+            return Images(images, images_of_texts(n_places, n_states, stated.image_id))
+        except ValueError as error:
+            raise InputError(f"images: {error}") from None
+    rows = read_images(given, None, what="images", shape=stated.shape, dtype=dtype)
     try:
         check_inserted(n_places, len(rows.values), stated.n_states, stated.image_id)
     except ValueError as error:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.transformer import check_images
+from zoo.transformer import check_images, check_images_of_any_size
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
@@ -248,14 +248,48 @@ def read_images(
         raise InputError(f"{what}: an empty batch, {tuple(images.shape)}")
     images = images.to(dtype)
     for number, image in enumerate(images):
-        if not bool(image.isfinite().all()):
-            raise InputError(
-                Problem(
-                    f"{what}: image {number} holds numbers that are not finite in {dtype}",
-                    help="scale the pixels as they were in training",
-                )
-            )
+        _check_finite(image, number, what)
     return Rows(images, None)
+
+
+def read_images_of_any_size(
+    x: object, *, what: str, channels: int, unit: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """Check images of any size, and return each as (channels, height, width).
+
+    Args:
+        x: images of any floating-point dtype.
+        what: the name of the argument, for messages.
+        channels: the number of channels of the model's images.
+        unit: what their sides are multiples of, in pixels.
+        dtype: the model's, to which the images are converted.
+
+    Raises:
+        InputError: they are no such images, there are none, or one holds a number that is not
+            finite in this dtype.
+    """
+    if isinstance(x, torch.Tensor) and x.dim() == 3:
+        x = x[None]
+    try:
+        images = check_images_of_any_size(x, channels, unit)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what}: {error}") from None
+    for image in images:
+        _check_values(image, what)
+    images = tuple(image.to(dtype) for image in images)
+    for number, image in enumerate(images):
+        _check_finite(image, number, what)
+    return images
+
+
+def _check_finite(image: torch.Tensor, number: int, what: str) -> None:
+    if not bool(image.isfinite().all()):
+        raise InputError(
+            Problem(
+                f"{what}: image {number} holds numbers that are not finite in {image.dtype}",
+                help="scale the pixels as they were in training",
+            )
+        )
 
 
 def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:

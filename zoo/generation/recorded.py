@@ -17,7 +17,7 @@ from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, Memory, describe
 from zoo.generation.fixed_cache import FixedCache
 from zoo.machine.devices import input_device
-from zoo.transformer import Transformer
+from zoo.transformer import Pixels, Transformer
 
 _checked: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 """Models, and the numbers of rows with which a step has not waited for the GPU."""
@@ -59,7 +59,7 @@ class RecordedDecoding(Decoding):
         *,
         capacity: int,
         memory: Memory | None,
-        images: torch.Tensor | None = None,
+        images: Pixels | None = None,
     ) -> None:
         check_device(model)
         check_recordable(model, capacity)

@@ -49,7 +49,7 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     if side is None or not settings.do_image_splitting:
         return Parts((pixels_of(image, settings),))
     if settings.do_resize:
-        image = _to(image, *settings.size.of(image.height, image.width), settings)
+        image = _to(image, *settings.resized(image.height, image.width), settings)
     ratio = image.width / image.height
     if image.width >= image.height:
         columns = math.ceil(image.width / side)
@@ -79,7 +79,7 @@ def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
     """
     height, width = image.height, image.width
     if settings.do_resize:
-        height, width = settings.size.of(height, width)
+        height, width = settings.resized(height, width)
         if height * width > MAX_PIXELS:
             raise InputError(
                 Problem(

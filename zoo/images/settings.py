@@ -8,20 +8,30 @@ not known here is refused: ignored, it would give the model other pixels than th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from zoo.errors import Problem, WeightsError, in_order
+from zoo.errors import InputError, Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.wording import allowed, did_you_mean, quoted
 
 LONGEST = 4096
 """The longest side of an image that is to become squares, as in `transformers`."""
+LONGEST_RATIO = 200
+"""The longest side of an image of any size over the shorter one, as in `transformers`."""
+_NUMBERS_OF_PIXELS = {
+    "shortest_edge": "min_pixels",
+    "longest_edge": "max_pixels",
+    "min_pixels": "min_pixels",
+    "max_pixels": "max_pixels",
+}
+"""The keys of the `size` of images of any size, by which settings they are."""
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -91,7 +101,8 @@ class ImageSettings(BaseModel):
     model_config = _STRICT
 
     do_resize: bool = True
-    size: Size
+    size: Size | None = None
+    """None for image processors of images of any size."""
     resample: Annotated[int, Field(ge=0, le=5)]
     """The filter: nearest, Lanczos, bilinear, bicubic, box or Hamming, as Pillow numbers them."""
     do_center_crop: bool = False
@@ -111,6 +122,18 @@ class ImageSettings(BaseModel):
     """Whether parts of a long image are read too, of a number that depends on its shape."""
     default_to_square: bool = True
     """Whether a `size` that is one number is that of both sides, and not of the shorter one."""
+    patch_size: _Pixels | None = None
+    """The side of the patches of images of any size. None for image processors that know none of
+    this."""
+    merge_size: _Pixels | None = None
+    """The side of the squares of patches that become one state: the sides of an image become
+    multiples of that of such a square."""
+    temporal_patch_size: _Pixels | None = None
+    """The number of frames of a film that a patch spans."""
+    min_pixels: _Pixels | None = None
+    """The fewest pixels that an image becomes; `shortest_edge` of `size` is another name of it."""
+    max_pixels: _Pixels | None = None
+    """The most; `longest_edge` of `size` is another name of it."""
     order: Literal["resize_first", "scale_first"] = "resize_first"
     """Whether values are scaled before or after resizing. It is the image processor's, and no
     setting."""
@@ -118,7 +141,10 @@ class ImageSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _sizes(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Sizes in their older forms, a number or [height, width], as tables."""
+        """Sizes in their older forms, a number or [height, width], as tables; those of images of
+        any size as numbers of pixels."""
+        if "merge_size" in values:
+            return _numbers_of_pixels(values)
         square = values.get("default_to_square", True)
         return values | {
             key: _size(values[key], square=key == "crop_size" or square is True)
@@ -128,12 +154,22 @@ class ImageSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.merge_size is not None and self.size is not None:
+            raise ValueError(
+                "`size` of images of any size must state numbers of pixels, `shortest_edge` and "
+                "`longest_edge`, alone"
+            )
         if self.do_center_crop and (self.crop_size is None or self.crop_size.sides is None):
             raise ValueError("`do_center_crop` needs a `crop_size` with `height` and `width`")
         if self.do_pan_and_scan:
             raise ValueError(
                 "`do_pan_and_scan` is not supported: images are read whole, by `false`"
             )
+        if self.merge_size is not None:
+            self._check_any_size()
+            return self
+        if self.size is None:
+            raise ValueError("there is no `size`")
         if (self.max_image_size is None) != (self.size.longest_edge is None):
             raise ValueError(
                 "`longest_edge` of `size` goes with a `max_image_size`, and this with it"
@@ -149,6 +185,55 @@ class ImageSettings(BaseModel):
             )
         return self
 
+    def _check_any_size(self) -> None:
+        for key in _OF_ANY_SIZE:
+            if getattr(self, key) is None:
+                raise ValueError(f"images of any size need a `{key}`")
+        if self.do_center_crop or self.max_image_size is not None or self.do_pad:
+            raise ValueError("images of any size are neither cropped, nor divided, nor padded")
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """The height and the width of an image of this one, resized.
+
+        Raises:
+            InputError: it is too long for its width.
+        """
+        if self.size is not None:
+            return self.size.of(height, width)
+        return self._resized_freely(height, width)
+
+    def _resized_freely(self, height: int, width: int) -> tuple[int, int]:
+        """`resized` of images of any size: `smart_resize` in `transformers`, whose roundings are
+        followed."""
+        if max(height, width) > LONGEST_RATIO * min(height, width):
+            raise InputError(
+                Problem(
+                    f"one side of {width:,} x {height:,} pixels is more than {LONGEST_RATIO} times "
+                    "the other",
+                    help="the image is too long for its width: cut it first",
+                )
+            )
+        unit, least, most = self.unit, self.min_pixels, self.max_pixels
+        assert unit is not None  # `_check_any_size`
+        assert least is not None
+        assert most is not None
+        rows, columns = round(height / unit), round(width / unit)
+        if rows * columns * unit**2 > most:
+            shrink = math.sqrt((height * width) / most)
+            rows = max(1, math.floor(height / shrink / unit))
+            columns = max(1, math.floor(width / shrink / unit))
+        elif rows * columns * unit**2 < least:
+            grow = math.sqrt(least / (height * width))
+            rows, columns = math.ceil(height * grow / unit), math.ceil(width * grow / unit)
+        return rows * unit, columns * unit
+
+    @property
+    def unit(self) -> int | None:
+        """What the sides of images of any size are multiples of; None for images of one size."""
+        if self.patch_size is None or self.merge_size is None:
+            return None
+        return self.patch_size * self.merge_size
+
     @property
     def square(self) -> int | None:
         """The side of the squares that an image becomes, of image processors that make such."""
@@ -161,9 +246,11 @@ class ImageSettings(BaseModel):
             return self.square, self.square
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
-        return self.size.sides if self.do_resize else None
+        return self.size.sides if self.do_resize and self.size is not None else None
 
 
+_OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
+"""The settings that only image processors of images of any size have, which need all of them."""
 _FIELDS = ImageSettings.model_fields.keys() - {"order"}
 """The settings that are read."""
 
@@ -173,6 +260,11 @@ class _Processor(NamedTuple):
 
     order: str
     defaults: Mapping[str, Any]
+
+    @property
+    def fields(self) -> Set[str]:
+        """The settings that it has."""
+        return _FIELDS if "merge_size" in self.defaults else _FIELDS - set(_OF_ANY_SIZE)
 
 
 class _Table(NamedTuple):
@@ -231,13 +323,15 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
     written = {key: value for key, value in file.settings.items() if value is not None}
     processor = _processor_of(written, config, file)
     problems = [*_unread_settings(file, processor)]
-    stated = {key: value for key, value in written.items() if key in _FIELDS}
+    stated = {key: value for key, value in written.items() if key in processor.fields}
     try:
         settings = ImageSettings.model_validate(
             {**processor.defaults, **stated, "order": processor.order}
         )
     except ValidationError as error:
-        problems += [file.problem(details, "images", _FIELDS) for details in error.errors()]
+        problems += [
+            file.problem(details, "images", processor.fields) for details in error.errors()
+        ]
     if problems:
         raise WeightsError(in_order(problems))
     return PublishedSettings(settings, file)
@@ -246,7 +340,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
 def _unread_settings(file: ProcessorFile, processor: _Processor) -> Iterator[Problem]:
     """Yield a problem for each setting that is not known, or a null of which versions of
     `transformers` differ."""
-    known = _FIELDS | _table().inert | {TYPE, OLDER_TYPE}
+    known = processor.fields | _table().inert | {TYPE, OLDER_TYPE}
     own = {key: field.default for key, field in ImageSettings.model_fields.items()}
     defaults = {**own, **processor.defaults}
     for key, value in file.settings.items():
@@ -255,7 +349,7 @@ def _unread_settings(file: ProcessorFile, processor: _Processor) -> Iterator[Pro
             yield Problem(message, file.place(key), "state `true` or `false`")
         elif value is not None and key not in known:
             message = f"`{key}` is a setting of images that is not supported"
-            yield Problem(message, file.place(key), did_you_mean(key, _FIELDS))
+            yield Problem(message, file.place(key), did_you_mean(key, processor.fields))
 
 
 def _processor_of(
@@ -275,6 +369,17 @@ def _processor_of(
         return table.of_types[type_]
     message = f"it does not state `{TYPE}`, which says what counts where a setting is missing"
     raise WeightsError(Problem(message, file.place(), allowed(table.processors)))
+
+
+def _numbers_of_pixels(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the numbers of pixels that `size` states as settings of their own, of which
+    those that are stated so count before; a `size` that says anything else as it is, to be
+    refused."""
+    size = values.get("size")
+    if not isinstance(size, dict) or not size.keys() <= _NUMBERS_OF_PIXELS.keys():
+        return values
+    found = {_NUMBERS_OF_PIXELS[key]: n for key, n in size.items() if n is not None}
+    return found | {key: value for key, value in values.items() if key != "size"}
 
 
 def _size(value: object, *, square: bool) -> object:

@@ -85,6 +85,8 @@ class AttentionDriver(ContinuingDriver):
                 "bias": context.bias,
                 "positions": context.positions,
             }
+            if self.described.axes > 1:
+                options["coordinates"] = context.coordinates
         else:  # for a memory, a block passes only the mask
             options = {"mask": context.memory_mask}
         if self.model.scheme is not None:

@@ -57,6 +57,7 @@ class PositionDriver(Driver):
         expect("what a rotation returns", turned, *inputs[1].shape)
         for added in bias:
             expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)
+        self._check_axes(*inputs)
         self._check_rows(*inputs)
         self._check_longest(*inputs)
         longest = self.described.longest
@@ -89,6 +90,27 @@ class PositionDriver(Driver):
                     f"the module {does} `{method}`, and the description says `{flag} = {stated}`, "
                     "by which a model knows what to call"
                 )
+
+    def _check_axes(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless the description states the axes of the module, and tokens all
+        of whose coordinates are their position are rotated by it."""
+        scheme, stated = self.model.part, self.described.axes
+        if scheme.axes != stated:
+            raise PromiseError(
+                f"the module has `axes = {scheme.axes}`, and the description says `axes = {stated}`"
+            )
+        if stated == 1:
+            return
+        positions = torch.arange(LENGTH, device=x.device)
+        try:
+            rotation = scheme.rotation_at(positions[:, None].expand(-1, stated), x.dtype)
+        except Exception as error:
+            raise PromiseError(describe_failure("`rotation_at`", error).message) from None
+        if not close(rotation(heads), scheme.rotation(positions, x.dtype)(heads), 1e-5):
+            raise PromiseError(
+                "`rotation_at` gives another result than `rotation` for tokens whose coordinates "
+                "all are their position"
+            )
 
     def _results(
         self, x: torch.Tensor, heads: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor

@@ -21,7 +21,7 @@ from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
 from zoo.running.text import Text, pieces
-from zoo.transformer import Transformer
+from zoo.transformer import Pixels, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +121,7 @@ class Writer:
         }
 
 
-def _together(images: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def _together(images: Sequence[torch.Tensor]) -> Pixels | None:
+    if len({image.shape for image in images}) > 1:  # as models take that see any size
+        return tuple(images)
     return torch.stack(list(images)) if images else None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import Parts, parts_of, pixels_of
-from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
+from zoo.images.settings import TYPE, ImageSettings, PublishedSettings, read_image_settings
+from zoo.purpose import AnySize
 from zoo.spec import ModelSpec
 from zoo.wording import counted
 
@@ -30,12 +31,19 @@ class ImageReader:
         config: the text of the `config.json` that it was imported with, if there was one.
         spec: the model's.
         shape: the (channels, height, width) of the images that it takes.
+        any_size: how it cuts images, if it takes them of any size.
     """
 
     def __init__(
-        self, folder: Path, config: str | None, spec: ModelSpec, shape: tuple[int, int, int]
+        self,
+        folder: Path,
+        config: str | None,
+        spec: ModelSpec,
+        shape: tuple[int, int, int],
+        any_size: AnySize | None = None,
     ) -> None:
         self.folder, self.config, self.spec, self.shape = folder, config, spec, shape
+        self.any_size = any_size
 
     @cached_property
     def settings(self) -> ImageSettings:
@@ -72,6 +80,9 @@ class ImageReader:
     def _check_size(self, published: PublishedSettings) -> None:
         channels, *size = self.shape
         settings, name = published.settings, self.spec.name
+        if settings.unit is not None or self.any_size is not None:
+            self._check_any_size(published)
+            return
         key = "crop_size" if settings.do_center_crop else "size"
         key = key if settings.square is None else "max_image_size"
         if channels != 3:
@@ -92,11 +103,39 @@ class ImageReader:
                 )
             )
 
+    def _check_any_size(self, published: PublishedSettings) -> None:
+        settings, name = published.settings, self.spec.name
+        if self.any_size is None:
+            message = f"by these settings images become of any size, and {name} takes those of one"
+            raise WeightsError(Problem(message, published.file.place()))
+        if settings.unit is None:
+            message = f"by these settings images become of one size, and {name} takes those of any"
+            hint = "state an image processor of such images, such as `Qwen2VLImageProcessor`"
+            raise WeightsError(Problem(message, published.file.place(TYPE), hint))
+        for key, wanted in (
+            ("patch_size", self.any_size.patch_size),
+            ("merge_size", self.any_size.merge),
+            ("temporal_patch_size", self.any_size.frames),
+        ):
+            if (found := getattr(settings, key)) != wanted:
+                message = f"by these settings `{key}` is {found}, and that of {name} is {wanted}"
+                raise WeightsError(Problem(message, published.file.place(key)))
+
     def _check_result(self, image: Image) -> None:
         _, *wanted = self.shape
         made = (image.height, image.width)
         if self.settings.do_resize:
-            made = self.settings.size.of(*made)
+            made = self.settings.resized(*made)
+        if (unit := self.settings.unit) is not None:
+            if made[0] % unit or made[1] % unit:
+                raise InputError(
+                    Problem(
+                        f"the image has {made[0]} x {made[1]} pixels, and the sides of those that "
+                        f"the model takes are multiples of {unit}",
+                        help="the settings of images resize none: give it images of such sides",
+                    )
+                )
+            return
         if list(made) != wanted:
             raise InputError(
                 Problem(

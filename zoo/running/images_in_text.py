@@ -76,7 +76,7 @@ class ImagesInText:
         self, folder: Path, config: str | None, spec: ModelSpec, how: InsertedImages, text: Text
     ) -> None:
         self.folder, self.config, self.how, self.text = folder, config, how, text
-        self.reader = ImageReader(folder, config, spec, how.shape)
+        self.reader = ImageReader(folder, config, spec, how.shape, how.any_size)
 
     def row(self, text: str | Chat, images: Sequence[ImageFile]) -> Input:
         """The ids of a text or of a chat, with as many tokens for each image as it has states, and
@@ -103,8 +103,9 @@ class ImagesInText:
         pixels = tuple(pixels for one in parts for pixels in one.pixels)
         if (n_places := ids.count(self.how.image_id)) != len(pixels):
             raise self._other_places(n_places, len(pixels))
-        each = self.how.n_states
-        ids = [new for old in ids for new in [old] * (each if old == self.how.image_id else 1)]
+        n_states = (self.how.states_of(*one.shape[1:]) for one in pixels)
+        each = (next(n_states) if id_ == self.how.image_id else 1 for id_ in ids)
+        ids = [new for old, n in zip(ids, each, strict=True) for new in [old] * n]
         return Input(ids, images=pixels)
 
     @property

@@ -11,7 +11,7 @@ from torch import nn
 
 from zoo.context import LayerContext
 from zoo.errors import PluginError
-from zoo.position import Rotation, add_biases
+from zoo.position import Rotation, add_biases, rotation_of
 from zoo.sharding.parts import local
 from zoo.slots import NormSite, Sublayer
 from zoo_components.modules.dropout import Dropout
@@ -213,8 +213,9 @@ class ResidualBlock(nn.Module):
         if self.scheme_name is None:
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
+        assert at is not None  # in every pass
         keys = at if context.key_positions is None else context.key_positions
-        rotation = scheme.rotation(at, dtype) or context.rotation
+        rotation = rotation_of(scheme, at, context.offsets, dtype) or context.rotation
         return rotation, add_biases(context.bias, scheme.bias(at, keys, dtype))
 
 

@@ -20,21 +20,23 @@ class Merging(NamedTuple):
     """How the states of patches become fewer.
 
     Args:
-        rows: the number of rows of patches.
-        columns: that of their columns.
         side: the side of the squares of patches that become one state.
         mean: whether that is their mean, and not all of them as one vector, row by row.
+        grid: the number of rows and of columns of patches; None if images differ in them.
     """
 
-    rows: int
-    columns: int
     side: int
     mean: bool
+    grid: tuple[int, int] | None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, rows * columns, width) to (n, squares, width), or width * side**2 without `mean`."""
+    def __call__(self, x: torch.Tensor, grid: tuple[int, int] | None) -> torch.Tensor:
+        """(n, rows * columns, width) to (n, squares, width), or width * side**2 without `mean`.
+        `grid` are the rows and columns of these images, if they differ."""
+        grid = self.grid or grid
+        assert grid is not None  # of images of one size or of this one
         n, _, width = x.shape
-        shape = (n, self.rows // self.side, self.side, self.columns // self.side, self.side, width)
+        rows, columns = (size // self.side for size in grid)
+        shape = (n, rows, self.side, columns, self.side, width)
         squares = x.reshape(shape).transpose(2, 3).flatten(1, 2)
         return squares.mean((2, 3)) if self.mean else squares.flatten(2)
 
@@ -46,9 +48,10 @@ class Projector(nn.Module):
         super().__init__()
         self.merging, self.norm = merging, norm
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n_images, vectors, d_in) to (n_images, states, d_out)."""
-        return self.maps(self.norm(x if self.merging is None else self.merging(x)))
+    def forward(self, x: torch.Tensor, grid: tuple[int, int] | None = None) -> torch.Tensor:
+        """(n_images, vectors, d_in) to (n_images, states, d_out). `grid` are the numbers of rows
+        and of columns of patches, where images differ in them."""
+        return self.maps(self.norm(x if self.merging is None else self.merging(x, grid)))
 
     def maps(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., d_out)."""

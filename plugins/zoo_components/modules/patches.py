@@ -60,10 +60,7 @@ class Patches(nn.Module):
             ValueError: token types are given.
         """
         refuse_types(token_types)
-        found, own = images.dtype, self.patches.weight.dtype
-        # Autocast leaves float64 alone.
-        if found != own and (torch.float64 in (found, own) or not is_autocast(images)):
-            raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")
+        check_dtype(images, self.patches.weight.dtype)
         x = self.patches(images).flatten(2).transpose(1, 2)
         if self.patch_norm is not None:
             x = self.patch_norm(x)
@@ -79,3 +76,12 @@ class Patches(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
+
+
+def check_dtype(images: torch.Tensor, own: torch.dtype) -> None:
+    """Raise TypeError if images are of another dtype than the weights, and autocast converts
+    neither."""
+    found = images.dtype
+    # Autocast leaves float64 alone.
+    if found != own and (torch.float64 in (found, own) or not is_autocast(images)):
+        raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")

@@ -52,8 +52,10 @@ class RotaryPositions(PositionScheme):
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions (..., length). Angles are computed in float32, or float64 for
         a float64 model: in half precision, neighbouring positions would coincide."""
-        exact = torch.promote_types(dtype, torch.float32)
-        angles = self.angles(positions, exact)
+        return self._by(self.angles(positions, torch.promote_types(dtype, torch.float32)), dtype)
+
+    def _by(self, angles: torch.Tensor, dtype: torch.dtype) -> Rotation:
+        """The rotation by angles (..., length, width / 2)."""
         cosine, sine = angles.cos(), -angles.sin() if self.clockwise else angles.sin()
         of_itself, of_other = (
             (self._elements(*factors) * self.magnitude).to(dtype)[..., None, :, :]
@@ -95,6 +97,78 @@ class RotaryPositions(PositionScheme):
         # Not `addcmul`, which rounds once: what is rounded, and when, is a part of a model.
         turned = turned * of_itself + other * of_other
         return turned if whole else torch.cat([turned, x[..., self.width :]], -1)
+
+
+class AxesRotaryPositions(RotaryPositions):
+    """Rotates each pair by one of the coordinates of a token."""
+
+    def rotation_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> Rotation:
+        """The rotation for coordinates (..., length, axes); angles are computed as in
+        `rotation`."""
+        exact = torch.promote_types(dtype, torch.float32)
+        return self._by(self.angles_at(coordinates, exact), dtype)
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
+        return self.angles_at(positions[..., None].expand(*positions.shape, self.axes), dtype)
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at coordinates (..., length, axes), (..., length, width / 2)."""
+        raise NotImplementedError
+
+
+class AxialRotaryPositions(AxesRotaryPositions):
+    """Rotates the first half of the pairs by the row of a token, and the others by its column, with
+    the same frequencies (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191)."""
+
+    axes = 2
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `AxesRotaryPositions.angles_at`."""
+        frequencies = self.frequencies(coordinates[..., 0], dtype)
+        return (coordinates.to(dtype)[..., None] * frequencies).flatten(-2)
+
+
+class MultimodalRotaryPositions(AxesRotaryPositions):
+    """Rotates pairs by the time, the row or the column of a token (M-RoPE; Qwen2-VL: Wang et al.
+    2024, arXiv:2409.12191).
+
+    Args:
+        sections: the number of pairs that each of the three rotates, one after the other.
+    """
+
+    axes = 3
+
+    def __init__(
+        self,
+        *,
+        sections: tuple[int, int, int],
+        width: int,
+        interleaved: bool,
+        clockwise: bool,
+        frequencies: Frequencies,
+        magnitude: float,
+    ) -> None:
+        super().__init__(
+            width=width,
+            interleaved=interleaved,
+            clockwise=clockwise,
+            frequencies=frequencies,
+            magnitude=magnitude,
+        )
+        self.sections = sections
+
+    def extra_repr(self) -> str:
+        """As that of `RotaryPositions`, with the sections."""
+        return f"{super().extra_repr()}, sections={self.sections}"
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `AxesRotaryPositions.angles_at`."""
+        each = [
+            one.expand(*one.shape[:-1], n_pairs)
+            for one, n_pairs in zip(coordinates.split(1, -1), self.sections, strict=True)
+        ]
+        return torch.cat(each, -1).to(dtype) * self.frequencies(coordinates[..., 0], dtype)
 
 
 class GridRotaryPositions(RotaryPositions):

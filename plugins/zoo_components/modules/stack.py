@@ -10,7 +10,7 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.context import LayerContext, SharedKeys
-from zoo.position import PositionScheme, add_biases
+from zoo.position import PositionScheme, add_biases, rotation_of
 from zoo.transformer import check_mask
 from zoo_components.modules.masks import causal_or_same, join
 from zoo_components.modules.padding import Padding, by_token
@@ -99,6 +99,8 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         inserted: torch.Tensor | None = None,
         blocks: torch.Tensor | None = None,
+        steps: torch.Tensor | None = None,
+        offsets: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -122,6 +124,10 @@ class Stack(nn.Module):
                 (`Embedding.takes_inserted`).
             blocks: for a causal stack, (batch, length): tokens of the same number attend to each
                 other, also to later ones; those of negative numbers only to earlier ones.
+            steps: (batch, length), by how many positions each token is after the one before it; by
+                one if None.
+            offsets: (batch or 1, length, axes), by how much each coordinate of a token is more than
+                its position, for a position scheme of so many axes. None if all are the position.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -152,10 +158,10 @@ class Stack(nn.Module):
         real = self.padding.token_mask(inputs, mask)
         tokens = by_token(mask) if self.padding.seen else real
         if cache is None:
-            keys = positions = self.positions(inputs, mask)
+            keys = positions = self.positions(inputs, mask, steps)
             attended = join(attended, self.padding.attention_mask(inputs))
         else:
-            positions = self.append(cache, inputs, mask, tokens)
+            positions = self.append(cache, inputs, mask, tokens, steps)
             keys, attended = cache.positions, cache.mask
         if attended is not None and self.needs_hidden(real, mask, cache):
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
@@ -173,6 +179,7 @@ class Stack(nn.Module):
             causal=causal,
             positions=positions,
             key_positions=keys,
+            offsets=offsets,
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
@@ -285,6 +292,7 @@ class Stack(nn.Module):
         inputs: torch.Tensor,
         mask: torch.Tensor | None,
         tokens: torch.Tensor | None,
+        steps: torch.Tensor | None,
     ) -> torch.Tensor:
         """Record the next tokens in the cache and return their positions; `tokens` is the mask of
         those that attention sees.
@@ -301,7 +309,9 @@ class Stack(nn.Module):
             tokens = None
         if counted is not None and not cache.fixed and bool(counted.all()):
             counted = None
-        return cache.append(self.length(inputs), seen=tokens, counted=counted, device=inputs.device)
+        return cache.append(
+            self.length(inputs), seen=tokens, counted=counted, device=inputs.device, steps=steps
+        )
 
     def with_schemes(
         self,
@@ -323,7 +333,7 @@ class Stack(nn.Module):
         for name, at, of_keys in counted:
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or scheme.rotation(at, dtype)
+                rotation = rotation or rotation_of(scheme, at, context.offsets, dtype)
                 bias = add_biases(bias, scheme.bias(at, of_keys, dtype))
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
@@ -341,13 +351,18 @@ class Stack(nn.Module):
         embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
         return length if embedded_length is None else embedded_length(length)
 
-    def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """The position of each token: (length,), or (batch, length) if some tokens are not counted;
-        those have position -1."""
+    def positions(
+        self, inputs: torch.Tensor, mask: torch.Tensor | None, steps: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The position of each token: (length,), or (batch, length) if some tokens are not counted,
+        which have position -1, or with `steps`."""
         counted = self.padding.counted(inputs, mask)
         if counted is None:
-            return torch.arange(self.length(inputs), device=inputs.device)
-        return counted.cumsum(1) * counted - 1
+            if steps is None:
+                return torch.arange(self.length(inputs), device=inputs.device)
+            return steps.cumsum(1) - 1
+        moved = counted if steps is None else steps * counted
+        return moved.cumsum(1) * counted - 1
 
 
 def _batch_of_one(one: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,0 +1,155 @@
+"""A decoder whose text has images of any size in it, in the `builder` slot, and the embedding of
+their patches."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from zoo.component import Part, Probability, Shared, Size, contradiction
+from zoo.layout import Layout, linear
+from zoo.only_with import stated
+from zoo.purpose import AnySize, InsertedImages
+from zoo.slots import Embedding
+from zoo_components.builders import Decoder, layout_of
+from zoo_components.image_text import StatesProjector, check_image_id
+from zoo_components.stack import DecoderStack, ImageStack
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo.position import PositionScheme
+    from zoo.transformer import Transformer
+
+
+class PatchVectors(Embedding):
+    """The values of square patches of images of any size, each mapped to a vector: dropout(linear(
+    patches) + positions). A model is called with the images, and gives it their patches, row by
+    row (NaViT: Dehghani et al. 2023, arXiv:2307.06304)."""
+
+    takes_ids: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {"patch_size": 2}
+    patch_size: Size
+    """The height and the width of a patch, in pixels."""
+    channels: Size = 3
+    """The number of channels of the images."""
+    frames: Size = 1
+    """The number of frames of a film that a patch spans: an image stands in all of them (Qwen2-VL:
+    Wang et al. 2024, arXiv:2409.12191, section 2.1)."""
+    bias: bool = False
+    """Whether the map has a bias."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @property
+    def input_width(self) -> int:
+        return self.channels * self.frames * self.patch_size**2
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        return self.channels, self.frames, self.patch_size
+
+    def layout(self) -> Layout:
+        patches = linear(self.input_width, self.d_model, bias=self.bias)
+        frames = "" if self.frames == 1 else f", frames {self.frames}"
+        return Layout({"patches": patches}, f"patch_size {self.patch_size}{frames}")
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.native_images import PatchVectors as Module
+
+        return Module(
+            width=self.input_width,
+            d_model=self.d_model,
+            bias=self.bias,
+            positions=scheme,
+            dropout=self.dropout,
+        )
+
+
+class NativeImageTextDecoder(Decoder):
+    """A stack that predicts the next token of a text with images of any size in it, and a head
+    (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191). At the places of the token `image_id` stand, in
+    the place of its vector, the states of images, mapped to the width of the vectors of tokens; the
+    larger an image, the more there are."""
+
+    example: ClassVar[Mapping[str, Any]] = {
+        "image_id": 1,
+        "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
+    }
+
+    memory_width: ClassVar[None] = None  # type: ignore[misc]  # no field: there is no memory
+    decoder: Annotated[DecoderStack, Part(vocab="vocab")]
+    """The stack that reads the text with its images. A position scheme that tells apart time, rows
+    and columns, such as `rotary_multimodal`, is given those of the states; after an image, text
+    goes on beyond the larger number of its rows and columns. By others, each state has the next
+    position."""
+    image_id: int = Field(ge=0)
+    """The id of the token at whose places the states of images stand. An image takes as many of
+    these tokens as it has states."""
+    image: Annotated[ImageStack, Part()]
+    """The stack that reads images. A position scheme that tells apart rows and columns, such as
+    `rotary_axial`, is given those of the patches, and so is such an attention, `tiled`; other
+    schemes count the patches row by row."""
+    projector: Annotated[
+        StatesProjector,
+        Part(d_in="image.output_width", d_out="decoder.embedding.position_width"),
+    ]
+    """The map of the states of patches to the width of the vectors of tokens."""
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.image.embedding.patch_shape is None:
+            raise contradiction(
+                f"the embedding `{self.image.embedding.kind}` takes no patches of images of any "
+                "size: state one that does under `image`, such as `patch_vectors`",
+                "image.embedding.kind",
+            )
+        check_image_id(self.image_id, self.decoder)
+        for name, stack, axes, what in (
+            ("image", self.image, 2, "patches have rows and columns"),
+            ("decoder", self.decoder, 3, "tokens have a time, a row and a column"),
+        ):
+            if others := sorted(stack.axes - {axes}):
+                raise contradiction(
+                    f"{what} here, and a position scheme or an attention tells apart {others[0]} "
+                    "coordinates",
+                    f"{name}.position.kind",
+                    f"{name}.block.self_attn.kind",
+                    f"{name}.layers",
+                )
+        return self
+
+    @property
+    def _any_size(self) -> AnySize:
+        _, frames, patch_size = stated(self.image.embedding.patch_shape)
+        return AnySize(patch_size, self.projector.merge, frames)
+
+    @property
+    def _inserted_images(self) -> InsertedImages:
+        channels, _, _ = stated(self.image.embedding.patch_shape)
+        cut = self._any_size
+        return InsertedImages(self.image_id, (channels, cut.unit, 2 * cut.unit), 2, cut)
+
+    def layout(self) -> Layout:
+        return layout_of(
+            image=self.image.layout(),
+            projector=self.projector.layout(),
+            decoder=self.decoder.layout(),
+            head=self.head.layout(),
+        )
+
+    def build(self) -> "Transformer":
+        from zoo_components.modules.native_images import NativeImageTextDecoder as Module
+
+        model = Module(
+            image=self.image.build(),
+            projector=self.projector.build(),
+            decoder=self.decoder.build(padding_read=self.head.reads_padding),
+            head=self.head,
+            vocab=stated(self.decoder.vocab_of_ids),
+            image_id=self.image_id,
+            channels=stated(self.image.embedding.patch_shape)[0],
+            any_size=self._any_size,
+            places=bool(self.decoder.axes),
+        )
+        return model.tie(self.ties())
