@@ -522,7 +522,7 @@ def test_files_of_models_are_below_the_registry_that_names_them(
                 "embedding": [
                     *("tokens", "normed_tokens", "vectors", "conv_frontend", "waveform"),
                     *("patches", "normed_patches", "spectrogram_patches", "projected_vectors"),
-                    *("conv2d_frontend", "waveform_stem", "prenormed_patches"),
+                    *("conv2d_frontend", "waveform_stem", "prenormed_patches", "patch_vectors"),
                 ]
             },
         ),
@@ -669,7 +669,7 @@ def test_a_further_registry(command: Command) -> None:
         ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
         ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
         ("zoo --registry absent.toml show g", {"file,g"}),
-        ("zoo families qwen2_", {"plain,qwen2_moe"}),
+        ("zoo families qwen2_", {"plain,qwen2_moe", "plain,qwen2_vl", "plain,qwen2_5_vl"}),
         ("zoo lint bert gpt_neox_", {"file,gpt_neox_", "plain,gpt_neox_japanese"}),
         ("zoo list models albert-base.", {"plain,albert-base.v2"}),
         ("zoo list model", {"plain,models"}),

@@ -17,14 +17,13 @@ from test_speech_models import (
     IDS,
     START,
     TRANSCRIBE,
-    Zoo,
-    command,
     features,
     published,
 )
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 from transformers.generation import GenerationConfig
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+from trials import Command
 
 import zoo
 from zoo.generation.ends import Ends
@@ -34,7 +33,6 @@ from zoo.running import transcribing
 from zoo.running.transcribing import compression_ratio, segments_of
 from zoo.sounds.files import read_sound
 
-assert command
 ZERO = IDS["<|notimestamps|>"] + 1
 VOCAB = ZERO + 51
 """With a time for each state of a second, and its end."""
@@ -153,7 +151,7 @@ def test_a_text_with_times_is_that_of_transformers(
     assert len({one["begin"] for one in segments}) > (n_samples > RATE)
 
 
-def test_the_command_writes_times(tmp_path: Path, command: Zoo) -> None:
+def test_the_command_writes_times(tmp_path: Path, command: Command) -> None:
     published(tmp_path, n_times=51)
     write_wav(tmp_path / "long.wav", [signal(43210)])
     run_model = ("run", str(tmp_path / "model"), "--timestamps")
@@ -210,7 +208,7 @@ def test_a_text_is_whole_up_to_where_it_stops(tmp_path: Path) -> None:
     assert n_without_end
 
 
-def test_models_that_write_no_times(tmp_path: Path, command: Zoo) -> None:
+def test_models_that_write_no_times(tmp_path: Path, command: Command) -> None:
     published(tmp_path, n_times=51, no_timestamps_token_id=None)
     model = zoo.SoundModel.load(tmp_path / "model")
     with pytest.raises(zoo.InputError, match="model writes no times"):

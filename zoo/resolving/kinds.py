@@ -64,7 +64,10 @@ class Kinds:
             for name, cls in kinds.items()
             if cls and key in fields_of(cls).keys() - given_of(cls)
         ]
-        return f"the {slot} {' or '.join(having)}" if having else None
+        if not having:
+            return None
+        *others, last = having
+        return f"the {slot} {', '.join(others)} or {last}" if others else f"the {slot} {last}"
 
 
 def _missing(made_with: str | None) -> str:
