@@ -82,7 +82,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `eps` in `embedding.norm`",
-                "help: `eps` is a key of the norm `batch_norm` or `layer_norm` or `rms_norm` or "
+                "help: `eps` is a key of the norm `batch_norm`, `layer_norm`, `rms_norm`, "
                 "`scale_norm` or `std_norm`",
             )
         ],

@@ -114,7 +114,7 @@ def test_one_vocabulary_for_a_model_with_two(refused: Refused) -> None:
         ),
         (
             "unknown key `vocab`",
-            "`vocab` is a key of the builder `decoder` or `encoder` or `image_text_decoder` or "
+            "`vocab` is a key of the builder `decoder`, `encoder`, `image_text_decoder` or "
             "`native_image_text_decoder`",
         ),
     ]
