@@ -1,9 +1,12 @@
-"""The example specs in small sizes, so that a test can build all of them quickly."""
+"""The example specs in small sizes, so that a test can build all of them quickly, and models of
+such specs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import zoo
 
@@ -100,3 +103,14 @@ def _shrunk(value: Any) -> Any:
     if "at" in value:  # the layers of a rule
         cut["at"] = [at for at in value["at"] if at < LAYERS] or [LAYERS - 1]
     return cut
+
+
+@torch.no_grad()
+def randomized(spec: dict[str, Any]) -> Any:
+    """The model of a spec in float64, with random values in every parameter."""
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    random = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+        parameter.add_(0.3 * noise)
+    return model

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_specs import TINY_IMAGE_TEXT
+from small_specs import TINY_IMAGE_TEXT, randomized
 from torch.nn import functional as F
 
 import zoo
@@ -33,20 +33,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return spec
 
 
-@torch.no_grad()
-def built(spec: dict[str, Any]) -> Any:
-    """The model, with random values in every parameter."""
-    model = zoo.build(spec, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-        parameter.add_(0.3 * noise)
-    return model
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return built(TINY_IMAGE_TEXT)
+    return randomized(TINY_IMAGE_TEXT)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "none"])
@@ -55,7 +44,7 @@ def test_what_is_read_of_an_image(activation: str, states: str, n_states: int) -
     """The states of a stack alone, without that of the class token unless it is asked for, mapped
     by one linear map or by two."""
     spec = changed("projector.activation", activation) | {"image_states": states}
-    model = built(spec)
+    model = randomized(spec)
     found = model.image(IMAGES)[0][:, 5 - n_states :]
     if activation == "none":
         proj = model.projector.proj
@@ -77,7 +66,7 @@ def test_states_of_patches_become_one(merge_by: str) -> None:
         "projector": {"merge": 3, "merge_by": merge_by, "norm": "rms_norm", "activation": "none"}
     }
     spec["image"]["position"]["max_length"] = 37
-    model = built(spec)
+    model = randomized(spec)
     images = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(2)).double()
     grid = model.image(images)[0][:, 1:].unflatten(1, (6, 6))
     expected = []
@@ -113,7 +102,7 @@ def test_who_sees_later_tokens(kind: str, window: int | None) -> None:
     spec = changed("bidirectional", kind)
     if window is not None:
         spec["decoder"]["self_attn"] = {"window": window}
-    model = built(spec)
+    model = randomized(spec)
     text = torch.tensor([[1, 2, *SEEN, 3, *SEEN]])
     prompt = (torch.arange(11) < 6)[None] if kind == "prompt" else None
     _, maps = model(text, IMAGES[:2], prompt=prompt, return_attention=True)
@@ -126,7 +115,7 @@ def test_who_sees_later_tokens(kind: str, window: int | None) -> None:
 
 
 def test_padding_is_not_seen_in_a_prompt() -> None:
-    model = built(changed("bidirectional", "prompt"))
+    model = randomized(changed("bidirectional", "prompt"))
     text = torch.tensor([[0, 0, 1, *SEEN, 3, 5], [1, 2, 4, *SEEN, 3, 5]])
     mask, prompt = torch.ones_like(text, dtype=torch.bool), torch.ones_like(text, dtype=torch.bool)
     mask[0, :2], prompt[:, -1] = False, False
@@ -134,7 +123,7 @@ def test_padding_is_not_seen_in_a_prompt() -> None:
     alone = model(text[:1, 2:], IMAGES[:1], prompt=prompt[:1, 2:])
     torch.testing.assert_close(found[:1, 2:], alone)
     with pytest.raises(ValueError, match='a `prompt` is for a spec that says `bidirectional = "pr'):
-        built(TINY_IMAGE_TEXT)(text, IMAGES[:2], prompt=prompt)
+        randomized(TINY_IMAGE_TEXT)(text, IMAGES[:2], prompt=prompt)
 
 
 @pytest.mark.parametrize("kind", ["image", "prompt"])
@@ -151,7 +140,7 @@ def test_padding_is_not_seen_in_a_prompt() -> None:
 )
 def test_bidirectional_prompts_are_continued(kind: str, asked: dict[str, Any]) -> None:
     """Prompts of other lengths together, each as calls with all of its tokens continue it."""
-    model = built(changed("bidirectional", kind))
+    model = randomized(changed("bidirectional", kind))
     found = zoo.generate(model, PROMPTS, images=IMAGES, max_new_tokens=4, **asked)
     for ids, seen, one in zip(PROMPTS, IMAGES.split(N_IMAGES), found, strict=True):
         target, score = torch.tensor([[*ids, *one.ids]]), 0.0
@@ -185,7 +174,7 @@ def test_states_stand_where_vectors_of_tokens_do(
     applies to them."""
     spec = changed("decoder.position", position)
     spec["decoder"]["embedding"] = embedding
-    model = built(spec)
+    model = randomized(spec)
     text = torch.tensor([[3, 5, 7, 2, 8], [1, 11, 4, 4, 6]])
     embed = model.decoder.embed
     table = embed.tokens.weight

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from small_specs import TINY_IMAGE_TEXT
+from small_specs import TINY_IMAGE_TEXT, randomized
 from torch.nn import functional as F
 
 import zoo
@@ -53,20 +53,9 @@ def changed(**tables: Any) -> dict[str, Any]:
     return {**copy.deepcopy(SPEC), **tables}
 
 
-@torch.no_grad()
-def built(spec: dict[str, Any]) -> Any:
-    """The model, with random values in every parameter."""
-    model = zoo.build(spec, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-        parameter.add_(0.3 * noise)
-    return model
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return built(SPEC)
+    return randomized(SPEC)
 
 
 def of_rows(images: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -157,7 +146,7 @@ def test_other_positions_count_each_state() -> None:
         decoder={"d_model": 16, "position": "rotary"},
         image={**SPEC["image"], "position": "rotary"},
     )
-    model = built(spec)
+    model = randomized(spec)
     _, inserted = model.insert_images(torch.tensor(PROMPTS[:1]), IMAGES[:2])
     assert inserted.steps is None
     states = model.read_images(IMAGES[:2])
