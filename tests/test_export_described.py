@@ -191,6 +191,7 @@ def test_a_class_that_is_another_model_is_refused(project: Path, refused: Refuse
     assert "model.safetensors: error: `LlamaForCausalLM` of `transformers` is another" in told
     assert '`decoder.block.ffn.kind` is "glu" there, and "mlp" in mine' in told
     assert told.count(" there, and ") == 1  # what can be the same is
+    assert "help: the configuration was looked for, and this is the nearest: `--config` " in told
     told = refused("export", "mine", "--to", "hf", "--as", "GPT2LMHeadModel", "-o", "out")
     assert '`decoder.position.kind` is "learned" there, and "rotary" in mine' in told
     assert "decoder.position.base" not in told  # of another kind, all keys are others
@@ -204,6 +205,7 @@ def test_a_class_with_another_head_is_refused(project: Path, refused: Refused) -
     zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
     told = refused("export", "mine", "--to", "hf", "--as", "LlamaForQuestionAnswering", "-o", "out")
     assert "\n  `qa_outputs` has weights there, and none here\n" in told
+    assert "help:" not in told  # no configuration changes that
 
 
 def test_a_class_and_a_configuration(project: Path, refused: Refused) -> None:

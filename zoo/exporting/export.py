@@ -210,7 +210,13 @@ def _described(
         lines += [f"`{part}` has weights there, and none here" for part in found.lacking]
         lines += [f"`{part}` has weights here, and none there" for part in found.foreign]
         where = Place(str(file.path if file.text else path))
-        raise WeightsError(Problem("\n  ".join([named, *lines]), where))
+        not_found = None
+        if found.changes and not file.text:
+            not_found = (
+                "the configuration was looked for, and this is the nearest: `--config` names a "
+                "config.json that states what was not found, if the class can be this model"
+            )
+        raise WeightsError(Problem("\n  ".join([named, *lines]), where, help=not_found))
     check_read(found.scope, families)
     return found.origin, found.scope
 
