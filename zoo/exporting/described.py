@@ -62,8 +62,7 @@ def described(
         families: where the family that reads the configuration is looked up.
 
     Raises:
-        WeightsError: no family reads the configuration, it names no class of `transformers`, or the
-            family leaves open what the tensors of such a checkpoint are called.
+        WeightsError: no family reads the configuration, or it names no class of `transformers`.
         SpecError: the family cannot make a spec of the configuration.
     """
     starts = sorted(_attempts(file, target, files, families), key=_distance)

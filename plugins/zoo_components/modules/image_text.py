@@ -249,10 +249,20 @@ class ImageTextDecoder(WithDecoder):
     def _insert(
         self, target: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        places = target == self.image_id
-        real = by_token(mask)
-        if real is not None:
-            places = places & real
+        places = places_of(self.image_id, target, mask)
         check_inserted(places.sum(1).tolist(), states.shape[0], states.shape[1], self.image_id)
-        numbers = places.flatten().cumsum(0).view(target.shape) - 1 + self.vocab
-        return torch.where(places, numbers, target), states.flatten(0, 1)
+        return numbered(target, places, self.vocab), states.flatten(0, 1)
+
+
+def places_of(image_id: int, target: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Where states of images stand in texts, boolean, (batch, length): where the token `image_id`
+    does, but in padding."""
+    places, real = target == image_id, by_token(mask)
+    return places if real is None else places & real
+
+
+def numbered(target: torch.Tensor, places: torch.Tensor, vocab: int) -> torch.Tensor:
+    """The ids of texts, (batch, length), with the numbers of the rows of the states in these
+    places, in their order, counted from the size of the vocabulary."""
+    numbers = places.flatten().cumsum(0).view(target.shape) - 1 + vocab
+    return torch.where(places, numbers, target)

@@ -14,8 +14,7 @@ from zoo.slots import Head
 from zoo.transformer import Pixels, check_images_of_any_size, images_of_texts
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.embedding import Vectors
-from zoo_components.modules.image_text import Projector
-from zoo_components.modules.padding import by_token
+from zoo_components.modules.image_text import Projector, numbered, places_of
 from zoo_components.modules.patches import check_dtype
 from zoo_components.modules.stack import Maps, Stack
 
@@ -254,19 +253,15 @@ class NativeImageTextDecoder(WithDecoder):
         states: list[torch.Tensor],
         mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Inserted]:
-        at = target == self.image_id
-        real = by_token(mask)
-        if real is not None:
-            at = at & real
-        images_of_texts(at.sum(1).tolist(), [len(one) for one in states], self.image_id)
-        numbers = at.flatten().cumsum(0).view(target.shape) - 1 + self.vocab
+        places = places_of(self.image_id, target, mask)
+        images_of_texts(places.sum(1).tolist(), [len(one) for one in states], self.image_id)
         steps = offsets = None
         if self.places:
             unit, device = self.any_size.unit, target.device
             grids = [(image.shape[1] // unit, image.shape[2] // unit) for image in images]
             each = [_coordinates(rows, columns, device) for rows, columns in grids]
             steps, offsets = (torch.cat(of_images) for of_images in zip(*each, strict=True))
-        ids = torch.where(at, numbers, target)
+        ids = numbered(target, places, self.vocab)
         return ids, Inserted(torch.cat(states), steps, offsets)
 
 
