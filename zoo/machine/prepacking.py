@@ -34,9 +34,10 @@ FEWEST_ROWS = 1 if AVX2_ONLY else 6
 with six rows takes less time than with one, two or three: 0.83, 0.75 and 0.93 of it for 768 x 2,304
 and its like on two Zen 4 cores. Without, it takes more: 1.4, 1.25 and 1.2 on two Zen 3 cores."""
 
-WIDTH = 48
-"""The outputs of a bag. Of 32 to 448, this one reads weights of 768 x 768 to 4,096 x 14,336 fastest
-or nearly so on two Zen 4 cores, with AVX2 as with AVX-512."""
+WIDTH = 48 if AVX2_ONLY else 32
+"""The outputs of a bag. Of 16 to 448, this one reads weights of 768 x 768 to 4,096 x 14,336 fastest
+or nearly so: with AVX-512, 32 take 0.96 of the time of 48 on two Zen 4 cores, and 0.87 when others
+leave them more of the memory's rate."""
 
 
 class Pointwise(NamedTuple):
