@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
 
     Args:
         sublayers: the sublayers by name, in the order in which they run, each with its norms.
-        take_mask: the names of those that are feed-forward networks, and whether each takes a mask.
+        feed_forwards: the names of the feed-forward networks, and whether each takes a mask.
         takes: what the self-attention takes beside what every attention does, by its name in the
             context.
         scheme_name: the name, in the self-attention, of a position scheme of this layer alone.
@@ -82,7 +82,7 @@ class ResidualBlock(nn.Module):
         self,
         sublayers: Mapping[str, nn.Module],
         *,
-        take_mask: Mapping[str, bool],
+        feed_forwards: Mapping[str, bool],
         takes: Iterable[str],
         scheme_name: str | None,
         incremental: bool,
@@ -97,7 +97,7 @@ class ResidualBlock(nn.Module):
         self.names = tuple(sublayers)
         for name, module in sublayers.items():
             self.add_module(name, module)
-        self.take_mask = dict(take_mask)
+        self.feed_forwards = dict(feed_forwards)
         self.takes = tuple(takes)
         self.scheme_name = scheme_name
         self.incremental = incremental
@@ -146,40 +146,49 @@ class ResidualBlock(nn.Module):
         context: LayerContext,
         maps: dict[str, torch.Tensor],
     ) -> torch.Tensor:
-        """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
-        `maps`."""
-        f: Branch = getattr(self, name)
+        """What the sublayer `name` adds to the sum for x; its weights go into `maps`."""
         weights: torch.Tensor | None = None
-        if name in self.take_mask:
+        if name in self.feed_forwards:
             x = self._fed(name, x, context)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:
-            rotation, bias = self._positions(context, x.dtype)
-            further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
-            if context.keys is not None:
-                further["keys"] = context.keys
-            if context.cache is not None and self.incremental:
-                further["cache"] = context.cache.of(name)
-            x, weights = f(
-                x,
-                mask=context.mask,
-                causal=context.causal,
-                rotation=rotation,
-                bias=bias,
-                positions=context.positions,
-                return_weights=context.return_weights,
-                **further,
-            )
+            x, weights = self._attended(x, context)
         if weights is not None:
             maps[name] = weights
-        x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
+        return self.added(name, x)
+
+    def added(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """residual_scale * dropout(post_norm(x)) for the output x of the sublayer `name`."""
+        x, scale = self.dropout(getattr(self, name).post_norm(x)), self.residual_scales[name]
         return x if scale == 1.0 else x * scale
+
+    def _attended(
+        self, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Self-attention, with the position schemes of the stack and of the layer."""
+        rotation, bias = self._positions(context, x.dtype)
+        further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
+        if context.keys is not None:
+            further["keys"] = context.keys
+        if context.cache is not None and self.incremental:
+            further["cache"] = context.cache.of("self_attn")
+        output, weights = self.self_attn(
+            x,
+            mask=context.mask,
+            causal=context.causal,
+            rotation=rotation,
+            bias=bias,
+            positions=context.positions,
+            return_weights=context.return_weights,
+            **further,
+        )
+        return output, weights
 
     def _fed(self, name: str, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
         """The output of the feed-forward network `name` for x, (batch, length, d_model)."""
         f = getattr(self, name)
-        if not self.take_mask[name]:
+        if not self.feed_forwards[name]:
             return at_places(f, x, context.places)
         # Where padding is left out, no mask is needed.
         mask = context.tokens if context.places is None else None
@@ -229,17 +238,10 @@ class ChannelScaledBlock(ResidualBlock):
             factors = nn.Parameter(torch.empty(d_model))
             getattr(self, name).register_parameter("channel_scale", factors)
 
-    def _branch(
-        self,
-        name: str,
-        x: torch.Tensor,
-        context: LayerContext,
-        maps: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        """channel_scale * residual_scale * dropout(post_norm(f(x))). Dropout sets the same elements
-        to zero before the factors as it would after them."""
-        scale = local(getattr(self, name).channel_scale)
-        return scale * super()._branch(name, x, context, maps)
+    def added(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """channel_scale * residual_scale * dropout(post_norm(x)). Dropout sets the same elements to
+        zero before the factors as it would after them."""
+        return local(getattr(self, name).channel_scale) * super().added(name, x)
 
 
 class ReZeroBlock(ResidualBlock):
@@ -251,15 +253,9 @@ class ReZeroBlock(ResidualBlock):
         if self.names:
             self.alpha = nn.Parameter(torch.empty(1))
 
-    def _branch(
-        self,
-        name: str,
-        x: torch.Tensor,
-        context: LayerContext,
-        maps: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        """alpha * residual_scale * dropout(post_norm(f(x)))."""
-        return local(self.alpha) * super()._branch(name, x, context, maps)
+    def added(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """alpha * residual_scale * dropout(post_norm(x))."""
+        return local(self.alpha) * super().added(name, x)
 
 
 class ConformerBlock(ResidualBlock):
