@@ -61,6 +61,18 @@ def test_too_large(text: str, told: str) -> None:
     assert calls(lambda: refusal(text)) < 10 * calls(lambda: zoo.read_spec(spec()))
 
 
+@pytest.mark.parametrize(
+    "more", ["decoder = { share_layers = true }", 'attention = "cross_layer"', "n_layers_of = 1"]
+)
+def test_no_list_is_made_of_more_layers_than_allowed(more: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        zoo.read_spec(spec(n_layers=9 * 10**15) + more)
+    first, *others = caught.value.problems
+    assert first.message == f"the stack has {9 * 10**15:,} layers, more than 10,000"
+    # The other mistakes are told too.
+    assert [one.message for one in others] == ["unknown key `n_layers_of`"] * ("_of" in more)
+
+
 def test_numbers_of_300_digits_are_refused() -> None:
     assert "integer" in refusal(spec(d_ff=10**300))
 
