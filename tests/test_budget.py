@@ -62,6 +62,16 @@ def test_too_large(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "key"), [("conv2d_frontend", "n_convolutions"), ("waveform", "position_layers")]
+)
+def test_no_list_is_made_of_more_convolutions_than_64(kind: str, key: str) -> None:
+    embedding = f'encoder.embedding = {{ kind = "{kind}", {key} = 65 }}\n'
+    text = spec().replace('"decoder"\nvocab = 10', f'"encoder"\n{embedding}head = "none"')
+    with pytest.raises(SpecError, match=f"`{key}` must be at most 64"):
+        zoo.read_spec(text)
+
+
+@pytest.mark.parametrize(
     "more", ["decoder = { share_layers = true }", 'attention = "cross_layer"', "n_layers_of = 1"]
 )
 def test_no_list_is_made_of_more_layers_than_allowed(more: str) -> None:
