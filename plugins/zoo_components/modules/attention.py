@@ -173,7 +173,8 @@ class MultiHeadAttention(nn.Module):
         places = None if whole else places_of_tokens(x, mask, self)
         if positions is None and self.needs_positions:
             positions = torch.arange(x.shape[-2], device=x.device)
-        mask, bias = own_part(mask, -3, self.q_proj), own_part(bias, -3, self.q_proj)
+        by_heads = self.q_proj
+        mask, bias = own_part(mask, -3, by_heads), own_part(bias, -3, by_heads)
         q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
         seen = self._within_reach(mask, k.shape[-2], positions, cache)
         mix = self._mix(causal, bias, return_weights)
@@ -184,7 +185,7 @@ class MultiHeadAttention(nn.Module):
             mixed, weights = mix(q, k, v, mask=seen)
         else:
             mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
-        return self._output(x, mixed, places), all_parts(weights, -3, self.q_proj)
+        return self._output(x, mixed, places), all_parts(weights, -3, by_heads)
 
     def _mix(self, causal: bool, bias: torch.Tensor | None, return_weights: bool) -> Mix:
         return partial(
