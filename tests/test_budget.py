@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,14 @@ from trials import calls, python
 import zoo
 from zoo.budget import Budget
 from zoo.cli import run
+from zoo.component import GIVEN, fields_of
 from zoo.document import from_data
 from zoo.errors import Findings, SpecError, ZooError
+from zoo.field_rules import types_in
+from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.resolving.tables import REFUSED, Leaf, as_table
 
+HOSTED = with_hosts(zoo.load_registry())
 SPEC = """\
 format = 1
 name = "sized"
@@ -59,6 +65,52 @@ def test_too_large(text: str, told: str) -> None:
     assert "zoo --budget" in message
     zoo.read_spec(spec())  # plugins are imported before the work is measured
     assert calls(lambda: refusal(text)) < 10 * calls(lambda: zoo.read_spec(spec()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("conv2d_frontend", "n_convolutions"), ("waveform", "position_layers")]
+)
+def test_no_list_is_made_of_more_convolutions_than_64(kind: str, key: str) -> None:
+    embedding = f'encoder.embedding = {{ kind = "{kind}", {key} = 65 }}\n'
+    text = spec().replace('"decoder"\nvocab = 10', f'"encoder"\n{embedding}head = "none"')
+    with pytest.raises(SpecError, match=f"`{key}` must be at most 64"):
+        zoo.read_spec(text)
+
+
+@pytest.mark.parametrize("name", zoo.load_registry().components())
+def test_no_number_makes_a_description_long(name: str) -> None:
+    """A huge number in any field is refused, or what follows from it is found by arithmetic."""
+    slot, _, kind = name.partition(".")
+    cls = HOSTED.plugin(slot, kind)
+    late: list[str] = []
+    for field, mark in fields_of(cls).items():
+        if mark is GIVEN or int not in types_in(cls.model_fields[field].annotation):
+            continue
+
+        def interrupt(*_: object, field: str = field) -> None:
+            late.append(field)
+            raise TimeoutError
+
+        data = host_data(slot, kind, {**cls.example, field: 9 * 10**15}, HOSTED)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.alarm(3)
+        with suppress(ZooError):
+            assert complete(data, HOSTED).n_parameters >= 0
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert not late
+
+
+@pytest.mark.parametrize(
+    "more", ["decoder = { share_layers = true }", 'attention = "cross_layer"', "n_layers_of = 1"]
+)
+def test_no_list_is_made_of_more_layers_than_allowed(more: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        zoo.read_spec(spec(n_layers=9 * 10**15) + more)
+    first, *others = caught.value.problems
+    assert first.message == f"the stack has {9 * 10**15:,} layers, more than 10,000"
+    # The other mistakes are told too.
+    assert [one.message for one in others] == ["unknown key `n_layers_of`"] * ("_of" in more)
 
 
 def test_numbers_of_300_digits_are_refused() -> None:

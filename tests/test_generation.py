@@ -287,12 +287,8 @@ def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> Non
 
 
 def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
-    row = Hypotheses(0, [(1,), (2,)])
-    ends = Ends(10, frozenset({9}), ())
-    picked = row.extend(
-        [-1.0, -2.0, -3.0, -4.0], [0, 1, 0, 1], [9, 5, 9, 6], method=zoo.Beam(size=2), ends=ends
-    )
-    assert picked == [1, 3]
+    row = Hypotheses(0, zoo.Beam(size=2), Ends(10, frozenset({9}), ()), [(1,), (2,)])
+    assert row.extend([-1.0, -2.0, -3.0, -4.0], [0, 1, 0, 1], [9, 5, 9, 6]) == [1, 3]
     assert row.running == [(2, 5), (2, 6)]
     assert [one.ids for one in row.ended] == [(1, 9)]
 
@@ -312,8 +308,8 @@ def test_when_a_search_can_end(early: Any, alpha: float, settled: bool) -> None:
     -4 / 2, at last -4 / 8, or with alpha = -1, at first -4 * 2. What has ended scores -1 or -9."""
     method = zoo.Beam(size=1, length_penalty=alpha, early_stopping=early)
     ended = Generated((1,), -1.0 if alpha > 0 else -9.0, "eos")
-    row = Hypotheses(0, [(2, 2)], [ended])
-    assert row.settled(-4.0, 2, method, Ends.read(8, 0, [])) is settled
+    row = Hypotheses(0, method, Ends.read(8, 0, []), [(2,)], [ended])
+    assert row.extend([-4.0], [0], [2]) == ([] if settled else [0])
 
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:

@@ -32,6 +32,7 @@ from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
 from zoo.resolving.layer_values import Layer, LayerValues
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import (
+    REFUSED,
     Leaf,
     Table,
     described,
@@ -160,15 +161,16 @@ class _Resolver:
         node = Node(cls, scope.path, scope.own, kind)
         marks, rules = fields_of(cls), layer_rules_of(cls)
         # The first layer of a stack has what all layers have for which nothing else is stated.
-        first = None
+        count = first = None
         if rules:
-            count = self.lookup(rules.count, marks[rules.count], scope)
-            first = Layer(0, self.n_layers(count), count)
+            count = self.within_budget(self.lookup(rules.count, marks[rules.count], scope))
+            first = Layer(0, count)
         for name, mark in marks.items():
             if name == "kind" or mark is GIVEN:
                 continue
             if not isinstance(mark, Part):
-                if (leaf := self.lookup(name, mark, scope)) is not None:
+                leaf = count if rules and name == rules.count else self.lookup(name, mark, scope)
+                if leaf is not None:
                     node.values[name] = leaf
                 continue
             inner = scope._replace(given=scope.given | self.bound(node, mark))
@@ -335,7 +337,7 @@ class _Resolver:
         found: list[Node] = []
         while left:
             layers, numbers = heappop(left)
-            layer = Layer(layers[0], first.n_layers, first.count)
+            layer = Layer(layers[0], first.count)
             group = self.node(
                 mark.group,
                 None,
@@ -353,16 +355,15 @@ class _Resolver:
             found.append(group)
         return found
 
-    def n_layers(self, count: Leaf | None) -> int | None:
-        """Return the number of layers; None if it is wrong, or more than allowed."""
-        if count is None or type(count.value) is not int or count.value < 1:
-            return None
+    def within_budget(self, count: Leaf | None) -> Leaf | None:
+        """Return a number of layers; if it is more than allowed, with a problem, a value that is no
+        number, so that no description is made that lists so many."""
         limit = self.registry.budget.layers
-        if count.value <= limit:
-            return count.value
+        if count is None or type(count.value) is not int or count.value <= limit:
+            return count
         message = f"the stack has {count.value:,} layers, more than {limit:,}"
         self.findings.add(Problem(message, count.place(), raising("layers")))
-        return None
+        return Leaf(REFUSED, count.document, count.path)
 
     @cached_property
     def used_by_parents(self) -> set[tuple[Document, KeyPath]]:

@@ -317,34 +317,7 @@ def images_of_texts(
     if first != len(n_states):
         raise ValueError(
             f"there are {sum(n_places)} places of the token {image_id}, which are for "
-            f"{counted(first, 'image')}, and {counted(len(n_states), 'image')} given"
+            f"{counted(first, 'image')}, and {counted(len(n_states), 'image')} given, of "
+            f"{counted(sum(n_states), 'state')} together"
         )
     return tuple(found)
-
-
-def check_inserted(n_places: Sequence[int], n_images: int, n_states: int, image_id: int) -> None:
-    """Check that texts have places for these images.
-
-    Args:
-        n_places: the number of places of `image_id` in each text.
-        n_images: the number of all images.
-        n_states: the number of places that an image takes.
-        image_id: the id of the token at whose places images stand.
-
-    Raises:
-        ValueError: a text has no place for a whole number of images, or all have places for another
-            number than this.
-    """
-    for row, n in enumerate(n_places):
-        if n % n_states:
-            where = f"sequence {row} has" if len(n_places) > 1 else "there are"
-            raise ValueError(
-                f"an image takes {counted(n_states, 'place')} of the token {image_id}, and {where} "
-                f"{n} of them, which is no whole number of images"
-            )
-    found = sum(n_places) // n_states
-    if found != n_images:
-        raise ValueError(
-            f"there are {sum(n_places)} places of the token {image_id}, which are for "
-            f"{counted(found, 'image')} of {n_states} each, and {counted(n_images, 'image')} given"
-        )

@@ -233,7 +233,7 @@ class Residual(Block):
         }
         return cls(
             sublayers,
-            take_mask={name: one.takes_mask for name, one in self._feed_forwards().items()},
+            feed_forwards={name: one.takes_mask for name, one in self._feed_forwards().items()},
             takes=[name for name, taken in takes.items() if taken],
             scheme_name=None if own.absent else own.site,
             incremental=not self.not_incremental,

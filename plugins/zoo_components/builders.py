@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import core_schema
 
-from zoo.component import ChildValidator, Part, Size, Slot, contradiction
+from zoo.component import ChildValidator, Component, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.purpose import Classes, Generation, InsertedImages, Reading, Task, Transcription
 from zoo.slots import Builder, Head
@@ -169,9 +169,7 @@ class EncoderDecoder(WithEncoder):
         return "caption" if self.images else "translate"
 
     def layout(self) -> Layout:
-        return layout_of(
-            encoder=self.encoder.layout(), decoder=self.decoder.layout(), head=self.head.layout()
-        )
+        return layout_of(encoder=self.encoder, decoder=self.decoder, head=self.head)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import EncoderDecoder as Module
@@ -241,13 +239,9 @@ class Encoder(WithEncoder):
         return self.head.classes if self.reading or self.images or self.hears else None
 
     def layout(self) -> Layout:
-        nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
-        return layout_of(
-            encoder=self.encoder.layout(),
-            head=self.head.layout(),
-            pooler=self.pooler.layout(),
-            nsp=nsp,
-        )
+        whole = layout_of(encoder=self.encoder, head=self.head, pooler=self.pooler)
+        nsp = {"nsp": linear(self.encoder.output_width, 2)} if self.nsp else {}
+        return Layout({**whole.parts, **nsp})
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module
@@ -330,7 +324,7 @@ class Decoder(OfStacks):
         return self.head.classes if self.reading else None
 
     def layout(self) -> Layout:
-        return layout_of(decoder=self.decoder.layout(), head=self.head.layout())
+        return layout_of(decoder=self.decoder, head=self.head)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Decoder as Module
@@ -354,9 +348,10 @@ def _head_ties(head: Head, stack: str) -> dict[str, str]:
     return {f"head.{name}": target for name, target in ties.items()}
 
 
-def layout_of(**parts: Layout) -> Layout:
+def layout_of(**parts: Component) -> Layout:
     """The layout of a model of these parts, without those that have no tensors."""
-    return Layout({name: part for name, part in parts.items() if part.parts})
+    layouts = {name: part.layout() for name, part in parts.items()}
+    return Layout({name: layout for name, layout in layouts.items() if layout.parts})
 
 
 def check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:

@@ -107,10 +107,7 @@ class DualEncoder(Builder):
 
     def layout(self) -> Layout:
         whole = layout_of(
-            image=self.image.layout(),
-            text=self.text.layout(),
-            image_head=self.image_head.layout(),
-            text_head=self.text_head.layout(),
+            image=self.image, text=self.text, image_head=self.image_head, text_head=self.text_head
         )
         numbers = {"logit_scale": vector(1, value=self.logit_scale)}
         if self.logit_bias is not None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
 
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
+MOST_CONVOLUTIONS = 64
+"""A layout lists each convolution, before the parameters of the model are counted."""
 
 
 class OfSignals(Embedding):
@@ -106,7 +108,7 @@ class Conv2dFrontend(OfSignals, OfFeatures):
     linear map of the channels (Fast Conformer: Rekesh et al. 2023, arXiv:2305.05084)."""
 
     example: ClassVar[Mapping[str, Any]] = {"n_features": 5, "n_convolutions": 2, "stride": 1}
-    n_convolutions: Size = 3
+    n_convolutions: Size = Field(default=3, le=MOST_CONVOLUTIONS)
     """The number of convolutions."""
     kernel_size: Size = 3
     """The frames and the features of each kernel. Both are padded with zeros on either side, by

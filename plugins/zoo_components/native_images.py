@@ -132,10 +132,7 @@ class NativeImageTextDecoder(Decoder):
 
     def layout(self) -> Layout:
         return layout_of(
-            image=self.image.layout(),
-            projector=self.projector.layout(),
-            decoder=self.decoder.layout(),
-            head=self.head.layout(),
+            image=self.image, projector=self.projector, decoder=self.decoder, head=self.head
         )
 
     def build(self) -> "Transformer":

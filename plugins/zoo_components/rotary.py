@@ -72,13 +72,15 @@ class Rotary(Position):
         return self._module(RotaryPositions)
 
     def _module(self, cls: "Callable[..., Scheme]") -> "Scheme":
-        return cls(
+        from zoo_components.modules.rotary import Pairs
+
+        pairs = Pairs(
             width=self.rotated_width,
             interleaved=self.pairs == "interleaved",
             clockwise=self.direction == "clockwise",
-            frequencies=self.frequencies(),
             magnitude=self.magnitude,
         )
+        return cls(pairs, self.frequencies())
 
 
 def _check_quarters(scheme: Rotary) -> None:
@@ -452,13 +454,7 @@ class StoredRotary(Position):
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.frequencies import StoredFrequencies
-        from zoo_components.modules.rotary import RotaryPositions
+        from zoo_components.modules.rotary import Pairs, RotaryPositions
 
         width = stated(self.head_dim)
-        return RotaryPositions(
-            width=width,
-            interleaved=False,
-            clockwise=False,
-            frequencies=StoredFrequencies(width=width),
-            magnitude=1.0,
-        )
+        return RotaryPositions(Pairs(width), StoredFrequencies(width=width))

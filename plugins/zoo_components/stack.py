@@ -258,8 +258,6 @@ class Stack(Component):
     def _alike_layers(self) -> list[Alike]:
         """The groups of layers with the same description, in the order of their first layers."""
         special = {number for group in self.layers for number in group.at}
-        if not special:  # a range, since nothing has refused a huge number of layers yet
-            return [Alike(range(self.n_layers), self.block, self.position)]
         plain = [number for number in range(self.n_layers) if number not in special]
         groups = [Alike(group.at, group.block, group.position) for group in self.layers]
         if plain:

@@ -10,7 +10,7 @@ from zoo.layout import Layout, Tensor, linear, vector
 from zoo.only_with import UNSTATED, NotWith, stated
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
-from zoo_components.frontend import OfSignals, Sizes, check_convolutions
+from zoo_components.frontend import MOST_CONVOLUTIONS, OfSignals, Sizes, check_convolutions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ class Waveform(OfSamples):
     all time (`group`), or of each convolution, the channels of each vector (`layer`)."""
     feature_norm: Annotated[Norm, Slot("norm", width="d_conv")]
     """The norm before the projection to d_model."""
-    position_layers: int = Field(default=1, ge=0)
+    position_layers: int = Field(default=1, ge=0, le=MOST_CONVOLUTIONS)
     """The number of convolutions for positions, one after the other; 0 for none."""
     position_kernel_size: Annotated[Size | None, NotWith("position_layers", 0, default=128)] = (
         UNSTATED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import get_args
@@ -102,13 +103,11 @@ def bench(
     plan = _plan(specs, asked, sizes)
     _check_fit(specs, plan, device, torch_dtype)
     total = len(specs) + (1 + rounds) * sum(map(len, plan.values()))
-    done = 0
+    done = count(1)
 
     def advance() -> None:
-        nonlocal done
-        done += 1
         if on_progress is not None:
-            on_progress(done, total)
+            on_progress(next(done), total)
 
     built = [_built(spec, device, torch_dtype, advance) for spec in specs]
     names, meter = names_of(sides), meter_of(device)

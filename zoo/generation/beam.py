@@ -23,28 +23,20 @@ class Hypotheses:
 
     Args:
         number: the index of the row in the batch.
+        method: the beam size and the length penalty.
+        ends: when a sequence ends.
         running: the new tokens of each running sequence, best first.
         ended: the best ended sequences, best first; at most the beam size.
     """
 
     number: int
+    method: Beam
+    ends: Ends
     running: list[tuple[int, ...]]
     ended: list[Generated] = field(default_factory=list[Generated])
 
-    def add(self, found: Generated, size: int) -> None:
-        """Add an ended sequence, and keep the best `size` of them."""
-        self.ended.append(found)
-        self.ended.sort(key=lambda one: -one.score)
-        del self.ended[size:]
-
     def extend(
-        self,
-        values: Sequence[float],
-        beams: Sequence[int],
-        tokens: Sequence[int],
-        *,
-        method: Beam,
-        ends: Ends,
+        self, values: Sequence[float], beams: Sequence[int], tokens: Sequence[int]
     ) -> list[int]:
         """Sort the candidates of one step into ended and running sequences.
 
@@ -52,42 +44,41 @@ class Hypotheses:
             values: the log-probability of each candidate, best first.
             beams: the index of the running sequence that each candidate extends.
             tokens: the token that it is extended by.
-            method: the beam size and the length penalty.
-            ends: when a sequence ends.
 
         Returns:
-            The indices of the candidates that go on, padded with -1 to the beam size; empty if
-            all have ended.
+            The indices of the candidates that go on, padded with -1 to the beam size; empty if the
+            search of this row is done.
         """
+        size = self.method.size
         running: list[tuple[int, ...]] = []
         picked: list[int] = []
         for place, (value, beam, token) in enumerate(zip(values, beams, tokens, strict=True)):
-            if value == -math.inf or (place >= method.size and len(picked) == method.size):
+            if value == -math.inf or (place >= size and len(picked) == size):
                 break
             ids = (*self.running[beam], token)
-            why = ends.of(ids)
-            if why is not None and place < method.size:
-                self.add(Generated(ids, method.score(value, len(ids)), why), method.size)
-            elif why is None and len(picked) < method.size:
+            why = self.ends.of(ids)
+            if why is not None and place < size:
+                self.ended.append(Generated(ids, self.method.score(value, len(ids)), why))
+            elif why is None and len(picked) < size:
                 picked.append(place)
                 running.append(ids)
-        if not picked:
+        self.ended = sorted(self.ended, key=lambda one: -one.score)[:size]
+        if not picked or self._settled(values[picked[0]], len(running[0])):
             return []
-        n_missing = method.size - len(picked)
+        n_missing = size - len(picked)
         self.running = running + running[:1] * n_missing
         return picked + [-1] * n_missing
 
-    def settled(self, best_running: float, n_tokens: int, method: Beam, ends: Ends) -> bool:
-        """Whether the search of this row is done: the list of ended sequences is full, and the best
-        running sequence, with log-probability `best_running`, scores no better than the worst of
-        them, or does not count."""
-        if len(self.ended) < method.size:
+    def _settled(self, best_running: float, n_tokens: int) -> bool:
+        """Whether the list of ended sequences is full, and the best running sequence, of this
+        log-probability and length, scores no better than the worst of them, or does not count."""
+        if len(self.ended) < self.method.size:
             return False
-        if method.early_stopping is True:
+        if self.method.early_stopping is True:
             return True
-        if method.early_stopping == "never" and method.length_penalty > 0.0:
-            n_tokens = ends.max_new_tokens  # of the divisor, which then is the largest
-        return self.ended[-1].score >= method.score(best_running, n_tokens)
+        if self.method.early_stopping == "never" and self.method.length_penalty > 0.0:
+            n_tokens = self.ends.max_new_tokens  # of the divisor, which then is the largest
+        return self.ended[-1].score >= self.method.score(best_running, n_tokens)
 
 
 def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Generated]:
@@ -105,7 +96,7 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
     decoding.check_copies(size, "beams", scores)
-    rows = [Hypotheses(number, [()] * size) for number in range(batch)]
+    rows = [Hypotheses(number, method, ends, [()] * size) for number in range(batch)]
     begun = prompt.lists()
     best: dict[int, Generated] = {}
     copies = torch.arange(batch, device=device).repeat_interleave(size)
@@ -117,9 +108,9 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
     # The most candidates that can end in one step, plus the `size` that go on. Any may end that a
     # function judges: then fewer may go on, as in `transformers`.
     n_best = (1 + max(len(ends.last_ids), ends.judge is not None)) * size
-    for n_tokens in range(1, ends.max_new_tokens + 1):
+    for n_new in range(ends.max_new_tokens):
         found = widened(scores).log_softmax(-1)
-        found = judged(found, _sequences(rows, sources, begun), method, n_tokens - 1, ends)
+        found = judged(found, _sequences(rows, sources, begun), method, n_new, ends)
         if method.renormalize:
             found = found.log_softmax(-1)
         values, beams, tokens = _candidates(found, totals, n_best)
@@ -128,12 +119,11 @@ def beam_search(decoding: Decoding, inputs: Inputs, method: Beam) -> list[Genera
         going: list[int] = []
         picks: list[list[int]] = []
         for index, row in enumerate(rows):
-            picked = row.extend(*table[index], method=method, ends=ends)
-            if not picked or row.settled(table[index][0][picked[0]], n_tokens, method, ends):
-                best[row.number] = with_others(row.ended[: method.n_answers])
-            else:
+            if picked := row.extend(*table[index]):
                 going.append(index)
                 picks.append(picked)
+            else:
+                best[row.number] = with_others(row.ended[: method.n_answers])
         if not going:
             break
         kept, chosen = torch.tensor(going, device=device), torch.tensor(picks, device=device)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -160,8 +158,7 @@ class Decoding:
         Returns:
             Scores of the next token, (rows, vocab).
         """
-        states, at = self._states(tokens, mask)
-        return self.model.head(states[at])
+        return self.model.head(self._states(tokens, mask)[:, -1])
 
     def scores_of_each(self, tokens: torch.Tensor, n: int) -> torch.Tensor:
         """Append tokens to the only row, with a cache, and score what follows each of the last n.
@@ -173,13 +170,11 @@ class Decoding:
         Returns:
             Scores of the tokens that follow them, (n, vocab).
         """
-        states, _ = self._states(tokens, None)
-        return self.model.head(states[0, -n:])
+        return self.model.head(self._states(tokens, None)[0, -n:])
 
-    def _states(
-        self, tokens: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, tuple[slice | torch.Tensor, int | torch.Tensor]]:
-        """Append tokens, and return the decoder's states and the place of each row's last one."""
+    def _states(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Append tokens, and return the decoder's states, (rows, length, width), of which the last
+        are those of the latest tokens."""
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
         self._n_prompt = self._n_prompt or tokens.shape[1]  # the first call is that of the prompt
@@ -194,21 +189,20 @@ class Decoding:
             self.cache = Cache(self.capacity, back=self.cache.back)
             tokens, mask = every, every_mask
         more = self._of_prompt(tokens) if self.cache.length == 0 else {}
-        at: tuple[slice | torch.Tensor, int | torch.Tensor] = slice(None), -1
+        last = None
         if not self.keep and mask is not None:
             # Move padding to the right: a convolution would read padding that precedes a token.
             order = mask.long().argsort(dim=1, descending=True, stable=True)
             tokens, mask = tokens.gather(1, order), mask.gather(1, order)
             if "prompt" in more:
                 more["prompt"] = more["prompt"].gather(1, order)
-            at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
+            last = mask.sum(1) - 1
         if self._company is not None:
             self._company.goes_on(here=True)
-        decode: Callable[..., torch.Tensor] = self.model.decode
-        if more:
-            decode = partial(decode, **more)
-        states = decode(tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache)
-        return states, at
+        states = self.model.decode(
+            tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache, **more
+        )
+        return states if last is None else states.take_along_dim(last[:, None, None], 1)
 
     def _of_prompt(self, tokens: torch.Tensor) -> dict[str, Any]:
         """What `decode` takes with the first tokens of all rows: no later ones are images, or see

@@ -25,7 +25,7 @@ from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
-from zoo.transformer import Pixels, Transformer, check_inserted, images_of_texts
+from zoo.transformer import Pixels, Transformer, images_of_texts
 from zoo.wording import counted
 
 
@@ -179,23 +179,20 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
     if stated is None:
         hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
         raise InputError(Problem(f"{name} takes no images in its prompts", help=hint))
-    n_places = [row.count(stated.image_id) for row in prompt.lists()]
-    if stated.any_size is not None:
+    images: Pixels
+    if stated.any_size is None:
+        images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
+    else:
         channels, unit = stated.shape[0], stated.any_size.unit
         images = read_images_of_any_size(
             given, what="images", channels=channels, unit=unit, dtype=dtype
         )
-        n_states = [stated.states_of(*image.shape[1:]) for image in images]
-        try:
-            return Images(images, images_of_texts(n_places, n_states, stated.image_id))
-        except ValueError as error:
-            raise InputError(f"images: {error}") from None
-    rows = read_images(given, None, what="images", shape=stated.shape, dtype=dtype)
+    n_places = [row.count(stated.image_id) for row in prompt.lists()]
+    n_states = [stated.states_of(*image.shape[1:]) for image in images]
     try:
-        check_inserted(n_places, len(rows.values), stated.n_states, stated.image_id)
+        return Images(images, images_of_texts(n_places, n_states, stated.image_id))
     except ValueError as error:
         raise InputError(f"images: {error}") from None
-    return Images(rows.values, tuple(n // stated.n_states for n in n_places))
 
 
 def _begin(start: Any, name: str) -> list[int]:

@@ -20,14 +20,18 @@ _SOME = "values for some layers alone stand in a rule: `layers = [{ at = [3], ..
 
 @dataclass(eq=False, slots=True)
 class Layer:
-    """The layer of a stack whose components are resolved: its number, the number of layers (None if
-    it is wrong itself) and where that is stated, and the lists of values for each layer that were
-    read for it."""
+    """The layer of a stack whose components are resolved: its number, the stated number of layers,
+    and the lists of values for each layer that were read for it."""
 
     number: int
-    n_layers: int | None
     count: Leaf | None
     lists: dict[Where, Sequence[Any]] = field(default_factory=dict[Where, Sequence[Any]])
+
+    @property
+    def n_layers(self) -> int | None:
+        """The number of layers; None if what is stated is none."""
+        value = None if self.count is None else self.count.value
+        return value if type(value) is int and value >= 1 else None
 
     def count_elsewhere(self, document: Document) -> tuple[tuple[str, Place], ...]:
         """The note for a mistake in a document: where the number of layers is stated, if another

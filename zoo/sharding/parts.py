@@ -7,10 +7,13 @@ its `weight` knows the mesh of the processes that have the other parts.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+PerhapsTensor = TypeVar("PerhapsTensor", torch.Tensor, torch.Tensor | None)
+"""A tensor; or, such as a mask, a tensor or None, which stays None."""
 
 
 def mesh_of(module: nn.Module) -> Any:
@@ -18,20 +21,20 @@ def mesh_of(module: nn.Module) -> Any:
     return getattr(module._parameters.get("weight"), "device_mesh", None)
 
 
-def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
+def own_part(tensor: PerhapsTensor, dim: int, module: nn.Module) -> PerhapsTensor:
     """The part of a tensor that belongs to this process' part of a cut module.
 
     Args:
-        tensor: a tensor that is the same in all processes. Along `dim` it is as long as all parts
-            together, or has size 1 and is shared by all of them.
+        tensor: a tensor that is the same in all processes, or None. Along `dim` it is as long as
+            all parts together, or has size 1 and is shared by all of them.
         dim: the dimension that is cut.
         module: the cut module.
 
     Returns:
         The part along `dim`; the whole tensor if the module is not cut.
     """
-    mesh = mesh_of(module)
-    if mesh is None or tensor.dim() < -dim or tensor.shape[dim] == 1:
+    mesh = None if tensor is None else mesh_of(module)
+    if tensor is None or mesh is None or tensor.dim() < -dim or tensor.shape[dim] == 1:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -39,10 +42,10 @@ def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     return whole.redistribute(placements=[Shard(dim % tensor.dim())]).to_local()
 
 
-def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
+def all_parts(tensor: PerhapsTensor, dim: int, module: nn.Module) -> PerhapsTensor:
     """The inverse of `own_part`: the parts of all processes, concatenated along `dim`."""
-    mesh = mesh_of(module)
-    return tensor if mesh is None else _joined(tensor, dim, mesh)
+    mesh = None if tensor is None else mesh_of(module)
+    return tensor if tensor is None or mesh is None else _joined(tensor, dim, mesh)
 
 
 def _joined(tensor: torch.Tensor, dim: int, mesh: Any) -> torch.Tensor:

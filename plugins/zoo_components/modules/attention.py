@@ -173,7 +173,8 @@ class MultiHeadAttention(nn.Module):
         places = None if whole else places_of_tokens(x, mask, self)
         if positions is None and self.needs_positions:
             positions = torch.arange(x.shape[-2], device=x.device)
-        mask, bias = self._of_own_heads(mask, bias)
+        by_heads = self.q_proj
+        mask, bias = own_part(mask, -3, by_heads), own_part(bias, -3, by_heads)
         q, k, v = self._heads(x, memory, rotation, positions, keys, cache, places)
         seen = self._within_reach(mask, k.shape[-2], positions, cache)
         mix = self._mix(causal, bias, return_weights)
@@ -184,17 +185,7 @@ class MultiHeadAttention(nn.Module):
             mixed, weights = mix(q, k, v, mask=seen)
         else:
             mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
-        output = self._output(x, mixed, places)
-        return output, None if weights is None else all_parts(weights, -3, self.q_proj)
-
-    def _of_own_heads(
-        self, mask: torch.Tensor | None, bias: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The parts of a mask and a bias for all heads that belong to the heads of this process."""
-        return (
-            None if mask is None else own_part(mask, -3, self.q_proj),
-            None if bias is None else own_part(bias, -3, self.q_proj),
-        )
+        return self._output(x, mixed, places), all_parts(weights, -3, by_heads)
 
     def _mix(self, causal: bool, bias: torch.Tensor | None, return_weights: bool) -> Mix:
         return partial(

@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
 
     Args:
         sublayers: the sublayers by name, in the order in which they run, each with its norms.
-        take_mask: the names of those that are feed-forward networks, and whether each takes a mask.
+        feed_forwards: the names of the feed-forward networks, and whether each takes a mask.
         takes: what the self-attention takes beside what every attention does, by its name in the
             context.
         scheme_name: the name, in the self-attention, of a position scheme of this layer alone.
@@ -75,14 +75,12 @@ class ResidualBlock(nn.Module):
     """
 
     self_attn: Branch
-    cross_attn: Branch
-    ffn: Branch
 
     def __init__(
         self,
         sublayers: Mapping[str, nn.Module],
         *,
-        take_mask: Mapping[str, bool],
+        feed_forwards: Mapping[str, bool],
         takes: Iterable[str],
         scheme_name: str | None,
         incremental: bool,
@@ -97,7 +95,7 @@ class ResidualBlock(nn.Module):
         self.names = tuple(sublayers)
         for name, module in sublayers.items():
             self.add_module(name, module)
-        self.take_mask = dict(take_mask)
+        self.feed_forwards = dict(feed_forwards)
         self.takes = tuple(takes)
         self.scheme_name = scheme_name
         self.incremental = incremental
@@ -119,7 +117,7 @@ class ResidualBlock(nn.Module):
             for name in self.names:
                 f: Branch = getattr(self, name)
                 normed = f.pre_norm(x)
-                added = self._branch(name, normed, context, maps)
+                added = self._branch(name, f, normed, context, maps)
                 skip = normed if self.skip_from_normed else x
                 x = f.out_norm(self._skipped(name, skip) + added)
         return (x if self.scalar is None else x * self.scalar), maps
@@ -129,9 +127,10 @@ class ResidualBlock(nn.Module):
     ) -> torch.Tensor:
         summed, normed = None, x
         for name in self.names:
+            f: Branch = getattr(self, name)
             if name != "ffn" or not self.shared_norm:
-                normed = getattr(self, name).pre_norm(x)
-            added = self._branch(name, normed, context, maps)
+                normed = f.pre_norm(x)
+            added = self._branch(name, f, normed, context, maps)
             summed = added if summed is None else summed + added
         return x if summed is None else self._skipped(self.names[0], x) + summed
 
@@ -142,51 +141,60 @@ class ResidualBlock(nn.Module):
     def _branch(
         self,
         name: str,
+        f: Branch,
         x: torch.Tensor,
         context: LayerContext,
         maps: dict[str, torch.Tensor],
     ) -> torch.Tensor:
-        """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
-        `maps`."""
-        f: Branch = getattr(self, name)
+        """What the sublayer f of this name adds to the sum for x; its weights go into `maps`."""
         weights: torch.Tensor | None = None
-        if name in self.take_mask:
-            x = self._fed(name, x, context)
+        if name in self.feed_forwards:
+            x = self._fed(name, f, x, context)
         elif name == "cross_attn":
-            x, weights = self._crossed(x, context)
+            x, weights = self._crossed(f, x, context)
         else:
-            rotation, bias = self._positions(context, x.dtype)
-            further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
-            if context.keys is not None:
-                further["keys"] = context.keys
-            if context.cache is not None and self.incremental:
-                further["cache"] = context.cache.of(name)
-            x, weights = f(
-                x,
-                mask=context.mask,
-                causal=context.causal,
-                rotation=rotation,
-                bias=bias,
-                positions=context.positions,
-                return_weights=context.return_weights,
-                **further,
-            )
+            x, weights = self._attended(f, x, context)
         if weights is not None:
             maps[name] = weights
-        x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
+        return self.scaled(name, self.dropout(f.post_norm(x)))
+
+    def scaled(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """residual_scale * x, where x = dropout(post_norm(f(...))) for the sublayer f `name`."""
+        scale = self.residual_scales[name]
         return x if scale == 1.0 else x * scale
 
-    def _fed(self, name: str, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """The output of the feed-forward network `name` for x, (batch, length, d_model)."""
-        f = getattr(self, name)
-        if not self.take_mask[name]:
+    def _attended(
+        self, f: Branch, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Self-attention, with the position schemes of the stack and of the layer."""
+        rotation, bias = self._positions(context, x.dtype)
+        further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
+        if context.keys is not None:
+            further["keys"] = context.keys
+        if context.cache is not None and self.incremental:
+            further["cache"] = context.cache.of("self_attn")
+        output, weights = f(
+            x,
+            mask=context.mask,
+            causal=context.causal,
+            rotation=rotation,
+            bias=bias,
+            positions=context.positions,
+            return_weights=context.return_weights,
+            **further,
+        )
+        return output, weights
+
+    def _fed(self, name: str, f: Branch, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
+        """The output of the feed-forward network f `name` for x, (batch, length, d_model)."""
+        if not self.feed_forwards[name]:
             return at_places(f, x, context.places)
         # Where padding is left out, no mask is needed.
         mask = context.tokens if context.places is None else None
         return at_places(partial(f, mask=mask), x, context.places)
 
     def _crossed(
-        self, x: torch.Tensor, context: LayerContext
+        self, f: Branch, x: torch.Tensor, context: LayerContext
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Cross-attention. With a cache, several consecutive rows may share one row of memory: they
         are treated as queries of the same memory, which is then read once for all of them."""
@@ -197,7 +205,7 @@ class ResidualBlock(nn.Module):
         if context.cache is not None and self.incremental:
             further["cache"] = context.cache.of("cross_attn")
             queries = x.reshape(memory.shape[0], -1, x.shape[-1])
-        attended, weights = self.cross_attn(
+        attended, weights = f(
             queries,
             memory,
             mask=context.memory_mask,
@@ -229,17 +237,10 @@ class ChannelScaledBlock(ResidualBlock):
             factors = nn.Parameter(torch.empty(d_model))
             getattr(self, name).register_parameter("channel_scale", factors)
 
-    def _branch(
-        self,
-        name: str,
-        x: torch.Tensor,
-        context: LayerContext,
-        maps: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        """channel_scale * residual_scale * dropout(post_norm(f(x))). Dropout sets the same elements
-        to zero before the factors as it would after them."""
-        scale = local(getattr(self, name).channel_scale)
-        return scale * super()._branch(name, x, context, maps)
+    def scaled(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """channel_scale * residual_scale * x. Dropout sets the same elements to zero before the
+        factors as it would after them."""
+        return local(getattr(self, name).channel_scale) * super().scaled(name, x)
 
 
 class ReZeroBlock(ResidualBlock):
@@ -251,15 +252,9 @@ class ReZeroBlock(ResidualBlock):
         if self.names:
             self.alpha = nn.Parameter(torch.empty(1))
 
-    def _branch(
-        self,
-        name: str,
-        x: torch.Tensor,
-        context: LayerContext,
-        maps: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        """alpha * residual_scale * dropout(post_norm(f(x)))."""
-        return local(self.alpha) * super()._branch(name, x, context, maps)
+    def scaled(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """alpha * residual_scale * x."""
+        return local(self.alpha) * super().scaled(name, x)
 
 
 class ConformerBlock(ResidualBlock):

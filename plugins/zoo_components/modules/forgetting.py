@@ -75,7 +75,7 @@ class ForgettingAttention(nn.Module):
         Returns:
             (..., query, d_model), and the weights after dropout or None.
         """
-        mask, bias = (None if t is None else own_part(t, -3, self.q_proj) for t in (mask, bias))
+        mask, bias = own_part(mask, -3, self.q_proj), own_part(bias, -3, self.q_proj)
         maps = [self.q_proj, self.k_proj, self.v_proj, self.forget_proj]
         *of_heads, gates = together(maps, x)
         q, k, v = (split_heads(one, self.head_dim) for one in of_heads)
@@ -99,9 +99,7 @@ class ForgettingAttention(nn.Module):
             bias=add_biases(bias, log_decay(gates[..., 0], mask, at)),
             return_weights=return_weights,
         )
-        if weights is not None:
-            weights = all_parts(weights, -3, self.q_proj)
-        return self.o_proj(merge_heads(mixed)), weights
+        return self.o_proj(merge_heads(mixed)), all_parts(weights, -3, self.q_proj)
 
 
 def log_decay(gates: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from zoo.position import Rotation
-from zoo.sharding.parts import all_parts
+from zoo.sharding.parts import all_parts, own_part
 from zoo_components.modules.attention import MultiHeadAttention
 from zoo_components.modules.masks import join
 from zoo_components.modules.unpadding import places_of_tokens
@@ -61,7 +61,7 @@ class GlobalTokensAttention(MultiHeadAttention):
         places = None if return_weights else places_of_tokens(x, mask, self)
         if positions is None and self.needs_positions:
             positions = torch.arange(x.shape[-2], device=x.device)
-        mask, bias = self._of_own_heads(mask, bias)
+        mask, bias = own_part(mask, -3, self.q_proj), own_part(bias, -3, self.q_proj)
         mix = self._mix(causal, bias, return_weights)
         q, k, v = self._heads(x, None, rotation, positions, None, None, places)
         near = self._within_reach(None, x.shape[-2], positions, None)
@@ -72,8 +72,7 @@ class GlobalTokensAttention(MultiHeadAttention):
         k, v = self._keys_and_values(rotation, *of_keys)
         q = self.preparation.query(q, self.q_norm, rotation, positions)
         mixed, weights = at_global_tokens(global_tokens, mix(q, k, v, mask=mask), others)
-        output = self._output(x, mixed, places)
-        return output, None if weights is None else all_parts(weights, -3, self.q_proj)
+        return self._output(x, mixed, places), all_parts(weights, -3, self.q_proj)
 
 
 def at_global_tokens(

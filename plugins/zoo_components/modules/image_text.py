@@ -10,7 +10,7 @@ from torch import nn
 from zoo.cache import Cache
 from zoo.linear import Linear, activated
 from zoo.slots import Head
-from zoo.transformer import check_inserted
+from zoo.transformer import images_of_texts
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.padding import by_token
 from zoo_components.modules.stack import Maps, Stack
@@ -250,7 +250,8 @@ class ImageTextDecoder(WithDecoder):
         self, target: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         places = places_of(self.image_id, target, mask)
-        check_inserted(places.sum(1).tolist(), states.shape[0], states.shape[1], self.image_id)
+        n_states = [states.shape[1]] * states.shape[0]
+        images_of_texts(places.sum(1).tolist(), n_states, self.image_id)
         return numbered(target, places, self.vocab), states.flatten(0, 1)
 
 

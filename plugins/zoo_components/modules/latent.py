@@ -97,8 +97,7 @@ class LatentAttention(nn.Module):
         latent, k_rope = self._latents(x, memory, rotation, cache)
         by_heads = self.kv_b_proj
         k_rope = entering(k_rope, by_heads)
-        mask = None if mask is None else own_part(mask, -3, by_heads)
-        bias = None if bias is None else own_part(bias, -3, by_heads)
+        mask, bias = own_part(mask, -3, by_heads), own_part(bias, -3, by_heads)
         # Few queries are matched with the latents; for many, expanding the keys once is less work.
         absorb = cache is not None and x.shape[-2] < latent.shape[-2]
         q_nope, k_nope, v = (self._absorbed if absorb else self._expanded)(q_nope, latent)
@@ -115,9 +114,7 @@ class LatentAttention(nn.Module):
         )
         if absorb:
             mixed = mixed @ self._key_and_value_maps()[1].transpose(-1, -2)
-        if weights is not None:
-            weights = all_parts(weights, -3, by_heads)
-        return self.o_proj(merge_heads(mixed)), weights
+        return self.o_proj(merge_heads(mixed)), all_parts(weights, -3, by_heads)
 
     def _queries(self, x: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
         """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim), multiplied by their

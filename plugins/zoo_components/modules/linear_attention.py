@@ -75,7 +75,7 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: the call needs each earlier token, of which a cache has the sums alone.
         """
-        mask = None if mask is None else own_part(mask, -3, self.q_proj)
+        mask = own_part(mask, -3, self.q_proj)
         if return_weights or _differs_by_query(mask):
             if cache is not None and memory is None:
                 raise ValueError(

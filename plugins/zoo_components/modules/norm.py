@@ -31,10 +31,12 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
-        of_heads = _of_heads(self.weight) or _of_heads(self.bias)
-        if not (self.zero_centered or of_heads) and self._fit(x):
-            return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
-        weight, bias = (None if t is None else widen(t) for t in (self.weight, self.bias))
+        weight: torch.Tensor | None = self.weight  # once: a module finds its tensors slowly
+        bias: torch.Tensor | None = self.bias
+        of_heads = _of_heads(weight) or _of_heads(bias)
+        if not (self.zero_centered or of_heads) and _fit(x, weight, bias):
+            return F.layer_norm(x, self.shape, weight, bias, self.eps)
+        weight, bias = (None if t is None else widen(t) for t in (weight, bias))
         if weight is not None and self.zero_centered:
             weight = 1 + weight
         if of_heads:
@@ -42,13 +44,6 @@ class LayerNorm(nn.Module):
             normed = normed if weight is None else normed * weight
             return (normed if bias is None else normed + bias).to(x.dtype)
         return F.layer_norm(widen(x), self.shape, weight, bias, self.eps).to(x.dtype)
-
-    def _fit(self, x: torch.Tensor) -> bool:
-        """Whether kernels take x with these tensors. They take a weight that is wider than x, as
-        under autocast, and neither a bias alone that is, nor an x that is wider than its weight."""
-        if self.weight is None:
-            return self.bias is None or self.bias.dtype == x.dtype
-        return x.dtype.itemsize <= self.weight.dtype.itemsize
 
 
 class RmsNorm(nn.Module):
@@ -72,17 +67,18 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
-        if self.weight is None or self.cast_first:
+        weight = self.weight  # once, as in `LayerNorm`
+        if weight is None or self.cast_first:
             normed = F.rms_norm(x, self.shape, None, self.eps)
-            return normed if self.weight is None else normed * self._scale(self.weight)
-        if _of_heads(self.weight):
+            return normed if weight is None else normed * self._scale(weight)
+        if _of_heads(weight):
             wide = F.rms_norm(widen(x), self.shape, None, self.eps)
-            return (wide * self._scale(widen(self.weight))).to(x.dtype)
+            return (wide * self._scale(widen(weight))).to(x.dtype)
         # Under autocast x may be narrower than the weight, which fused kernels do not take.
-        if self.zero_centered or self.weight.dtype != x.dtype:
-            scale = self._scale(widen(self.weight))
+        if self.zero_centered or weight.dtype != x.dtype:
+            scale = self._scale(widen(weight))
             return F.rms_norm(widen(x), self.shape, scale, self.eps).to(x.dtype)
-        return F.rms_norm(x, self.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.shape, weight, self.eps)
 
     def _scale(self, weight: torch.Tensor) -> torch.Tensor:
         return 1 + weight if self.zero_centered else weight
@@ -182,6 +178,15 @@ def _of_heads(tensor: torch.Tensor | None) -> bool:
     """Whether a tensor of a norm is one for each head, (heads, 1, width), which fused kernels do
     not take."""
     return tensor is not None and tensor.dim() > 1
+
+
+def _fit(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> bool:
+    """Whether kernels of layer norms take x with these tensors. They take a weight that is wider
+    than x, as under autocast, and neither a bias alone that is, nor an x that is wider than its
+    weight."""
+    if weight is None:
+        return bias is None or bias.dtype == x.dtype
+    return x.dtype.itemsize <= weight.dtype.itemsize
 
 
 def _weight(width: int, zero_centered: bool) -> nn.Parameter:

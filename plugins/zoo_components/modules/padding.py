@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from zoo.transformer import expand_mask
 from zoo_components.modules.masks import join
 
 
@@ -26,27 +27,25 @@ class Padding(NamedTuple):
     needed: bool
     count_positions: Literal["all", "unpadded", "unmasked"]
 
+    def unpadded(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """(batch, length), False at padding; None if nothing is padding by its id."""
+        return None if self.id is None or inputs.is_floating_point() else inputs != self.id
+
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """The mask (batch, length), False at padding and at tokens that are hidden from all
         queries."""
-        if self.id is None or inputs.is_floating_point():
-            return by_token(mask)
-        return join(by_token(mask), inputs != self.id)
+        return join(by_token(mask), self.unpadded(inputs))
 
     def attention_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """The mask (batch, 1, 1, length), False at padding; None if attention sees padding, or if
-        no id is padding."""
-        if self.id is None or self.seen or inputs.is_floating_point():
-            return None
-        return (inputs != self.id)[:, None, None, :]
+        there is none by its id."""
+        return None if self.seen else expand_mask(self.unpadded(inputs))
 
     def counted(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """The tokens that count for positions, (batch, length); None if all do."""
         if self.count_positions == "unmasked":
             return by_token(mask)
-        if self.count_positions == "all" or self.id is None or inputs.is_floating_point():
-            return None
-        return inputs != self.id
+        return self.unpadded(inputs) if self.count_positions == "unpadded" else None
 
 
 def by_token(mask: torch.Tensor | None) -> torch.Tensor | None:

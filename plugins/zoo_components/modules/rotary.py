@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,32 +13,36 @@ from zoo_components.modules.constant import Constant
 from zoo_components.modules.frequencies import Frequencies, StoredFrequencies
 
 
-class RotaryPositions(PositionScheme):
-    """Rotates pairs of the first `width` elements of each query and key head: at position p, the
-    k-th pair (a, b) becomes (a cos t - b sin t, b cos t + a sin t) with t = p * frequency_k. So the
-    product of a query and a key depends on their distance, not on where they are.
+class Pairs(NamedTuple):
+    """Which elements of a head are pairs, and how these are rotated.
 
     Args:
-        width: an even number of elements.
+        width: the number of leading elements that are, which is even.
         interleaved: whether elements 2k and 2k + 1 are a pair, or k and k + width / 2.
         clockwise: the direction of the rotation.
-        frequencies: the angle by which each pair is rotated from one position to the next.
         magnitude: the factor that multiplies the rotated elements.
     """
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        interleaved: bool,
-        clockwise: bool,
-        frequencies: Frequencies | StoredFrequencies,
-        magnitude: float,
-    ) -> None:
+    width: int
+    interleaved: bool = False
+    clockwise: bool = False
+    magnitude: float = 1.0
+
+
+class RotaryPositions(PositionScheme):
+    """Rotates the pairs of each query and key head: at position p, the k-th pair (a, b) becomes
+    (a cos t - b sin t, b cos t + a sin t) with t = p * frequency_k. So the product of a query and a
+    key depends on their distance, not on where they are.
+
+    Args:
+        pairs: what is rotated together.
+        frequencies: the angle by which each pair is rotated from one position to the next.
+    """
+
+    def __init__(self, pairs: Pairs, frequencies: Frequencies | StoredFrequencies) -> None:
         super().__init__()
-        self.width, self.interleaved, self.clockwise = width, interleaved, clockwise
+        self.width, self.interleaved, self.clockwise, self.magnitude = pairs
         self.frequencies = frequencies
-        self.magnitude = magnitude
 
     def extra_repr(self) -> str:
         """The width, the base and what scales it, as `print(model)` shows them; a list of factors,
@@ -140,22 +145,9 @@ class MultimodalRotaryPositions(AxesRotaryPositions):
     axes = 3
 
     def __init__(
-        self,
-        *,
-        sections: tuple[int, int, int],
-        width: int,
-        interleaved: bool,
-        clockwise: bool,
-        frequencies: Frequencies,
-        magnitude: float,
+        self, pairs: Pairs, frequencies: Frequencies, *, sections: tuple[int, int, int]
     ) -> None:
-        super().__init__(
-            width=width,
-            interleaved=interleaved,
-            clockwise=clockwise,
-            frequencies=frequencies,
-            magnitude=magnitude,
-        )
+        super().__init__(pairs, frequencies)
         self.sections = sections
 
     def extra_repr(self) -> str:
@@ -181,22 +173,9 @@ class GridRotaryPositions(RotaryPositions):
     """
 
     def __init__(
-        self,
-        *,
-        grid: tuple[int, int, int],
-        width: int,
-        interleaved: bool,
-        clockwise: bool,
-        frequencies: Frequencies,
-        magnitude: float,
+        self, pairs: Pairs, frequencies: Frequencies, *, grid: tuple[int, int, int]
     ) -> None:
-        super().__init__(
-            width=width,
-            interleaved=interleaved,
-            clockwise=clockwise,
-            frequencies=frequencies,
-            magnitude=magnitude,
-        )
+        super().__init__(pairs, frequencies)
         self.grid = grid
 
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
