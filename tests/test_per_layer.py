@@ -208,6 +208,11 @@ WRONG = {
         "unknown position `rotry`",
     ),
     "not a kind": ({"ffn": each("mlp", 3)}, "ffn.per_layer.1", "must be a name or a table"),
+    "lists in an item": (
+        {"ffn": each("mlp", each("mlp", "mlp"))},
+        "ffn.per_layer.1",
+        "must be a name or a table",
+    ),
     "outside the layers": ({"d_model": each(8, 8)}, "d_model.per_layer", "is read outside"),
     "outside the layers too": ({"norm": each("none", "none")}, "norm.per_layer", "is read outside"),
     "the number of layers": ({"n_layers": each(1, 2)}, "n_layers.per_layer", "is read outside"),

@@ -284,9 +284,11 @@ class _Resolver:
                 if over is not None:
                     merged = over
                     continue
-                self.usage.use(entry)
                 message = f"`{key}` must be a name or a table with a `kind`"
-                if isinstance(entry, Leaf):
+                if isinstance(entry, Table):  # values for each layer, as the value for one
+                    self.usage.use_all(entry)
+                else:
+                    self.usage.use(entry)
                     message += f", not {described(entry.value)}"
                 problem = Problem(message, entry.place(value=True), self.allowed(slot))
                 self.findings.add_once(problem)
