@@ -253,6 +253,32 @@ WRONG = {
         "d_ff.per_layer.2",
         "the value for layer 2 has no effect",
     ),
+    "a value that a list for all layers replaces": (
+        {
+            "d_ff": None,
+            "encoder": {
+                "block": {"ffn": {"d_ff": each(3, 4)}},
+                "layers": [{"at": [1], "ffn": {"d_ff": 9}}],
+            },
+        },
+        "encoder.layers.0.ffn.d_ff",
+        "has no effect: all that read it state their own; the list there has a value for each",
+    ),
+    "a value that an item replaces": (
+        {
+            "encoder": {
+                "block": {"ffn": each("mlp", {**MLP, "d_ff": 4})},
+                "layers": [{"at": [1], "ffn": {"d_ff": 9}}],
+            }
+        },
+        "encoder.layers.0.ffn.d_ff",
+        "has no effect: all that read it state their own; the list there has a value for each",
+    ),
+    "numbers of layers, in no rule": (
+        {"d_ff": each(3, 4), "encoder": {"at": [1]}},
+        "encoder.at",
+        "unknown key `at` in `encoder`",
+    ),
     "a list that nobody reads": (
         {"d_ff": None, "encoder": {"d_ff": each(3, 4), "block": {"ffn": {"d_ff": 6}}}},
         "encoder.d_ff",

@@ -155,8 +155,10 @@ class _Resolver:
         ]
         return f"{quoted(key)} is a key of {', and of '.join(others)}" if others else None
 
-    def node(self, cls: type[Component], kind: Leaf | None, scope: _Scope) -> Node:
-        """Collect the values of a component of class `cls`."""
+    def node(
+        self, cls: type[Component], kind: Leaf | None, scope: _Scope, *, without: str | None = None
+    ) -> Node:
+        """Collect the values of a component of class `cls`, but for that of the field `without`."""
         node = Node(cls, scope.path, scope.own, kind)
         marks, rules = fields_of(cls), layer_rules_of(cls)
         # The first layer of a stack has what all layers have for which nothing else is stated.
@@ -165,7 +167,7 @@ class _Resolver:
             count = self.lookup(rules.count, marks[rules.count], scope)
             first = Layer(0, self.n_layers(count), count)
         for name, mark in marks.items():
-            if name == "kind" or mark is GIVEN:
+            if name in ("kind", without) or mark is GIVEN:
                 continue
             if not isinstance(mark, Part):
                 if (leaf := self.lookup(name, mark, scope)) is not None:
@@ -346,6 +348,7 @@ class _Resolver:
                     path=(*scope.path, name, len(found)),
                     layer=layer,
                 ),
+                without="at",  # which no rule states for layers that differ by their values alone
             )
             same, *others = alike(layers, layer.lists.values())
             self.values.read(layer, same)
