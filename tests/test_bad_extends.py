@@ -47,6 +47,17 @@ def test_fewer_layers_than_the_spec_that_is_extended_speaks_of(
     )
 
 
+def test_settings_over_values_for_each_layer(refused: Refused, project: Path) -> None:
+    """In the place of the list, they would give all layers the default kind."""
+    (project / "base.toml").write_text(spec('ffn = { per_layer = ["glu", "mlp"] }'))
+    child = 'extends = "base"\nname = "child"\nffn = { activation = "relu" }\n'
+    (project / "spec.toml").write_text(child)
+    message = refused("validate", "spec.toml")
+    assert message.startswith("spec.toml:3:9: error: unknown key `activation` in `ffn`\n")
+    hint = "help: `activation` is a key of `ffn.per_layer.0` and of `ffn.per_layer.1`\n"
+    assert message.endswith(hint)
+
+
 def test_a_wrong_rule_of_the_spec_that_is_extended(refused: Refused, project: Path) -> None:
     (project / "base.toml").write_text(spec("encoder.layers = [{ at = 1 }]"))
     (project / "spec.toml").write_text('extends = "base"\nname = "child"\nn_layers = 1\n')

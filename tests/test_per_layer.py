@@ -208,6 +208,11 @@ WRONG = {
         "unknown position `rotry`",
     ),
     "not a kind": ({"ffn": each("mlp", 3)}, "ffn.per_layer.1", "must be a name or a table"),
+    "lists in an item": (
+        {"ffn": each("mlp", each("mlp", "mlp"))},
+        "ffn.per_layer.1",
+        "must be a name or a table",
+    ),
     "outside the layers": ({"d_model": each(8, 8)}, "d_model.per_layer", "is read outside"),
     "outside the layers too": ({"norm": each("none", "none")}, "norm.per_layer", "is read outside"),
     "the number of layers": ({"n_layers": each(1, 2)}, "n_layers.per_layer", "is read outside"),
@@ -247,6 +252,32 @@ WRONG = {
         },
         "d_ff.per_layer.2",
         "the value for layer 2 has no effect",
+    ),
+    "a value that a list for all layers replaces": (
+        {
+            "d_ff": None,
+            "encoder": {
+                "block": {"ffn": {"d_ff": each(3, 4)}},
+                "layers": [{"at": [1], "ffn": {"d_ff": 9}}],
+            },
+        },
+        "encoder.layers.0.ffn.d_ff",
+        "has no effect: all that read it state their own; the list there has a value for each",
+    ),
+    "a value that an item replaces": (
+        {
+            "encoder": {
+                "block": {"ffn": each("mlp", {**MLP, "d_ff": 4})},
+                "layers": [{"at": [1], "ffn": {"d_ff": 9}}],
+            }
+        },
+        "encoder.layers.0.ffn.d_ff",
+        "has no effect: all that read it state their own; the list there has a value for each",
+    ),
+    "numbers of layers, in no rule": (
+        {"d_ff": each(3, 4), "encoder": {"at": [1]}},
+        "encoder.at",
+        "unknown key `at` in `encoder`",
     ),
     "a list that nobody reads": (
         {"d_ff": None, "encoder": {"d_ff": each(3, 4), "block": {"ffn": {"d_ff": 6}}}},

@@ -89,6 +89,12 @@ MISTAKES = {
         '"text"\nt',
         "source and target are the same field",
     ),
+    "a field of a data set for both sides": (
+        'kind = "tsv"',
+        'kind = "datasets"\npath = "toy"\nsource = ["text", "more"]\ntarget = "more"',
+        '["text", "more"]',
+        "source and target are the same field",
+    ),
     "a pair of one field": (
         'kind = "tsv"',
         'kind = "jsonl"\nsource = ["a", "a"]\ntarget = "b"',

@@ -394,6 +394,10 @@ def test_a_change_of_kind_drops_what_is_inherited_beside_it(write: Write) -> Non
     assert (at(same, "encoder.norm.eps"), at(same, "encoder.norm.bias")) == (0.25, False)
     unnamed = zoo.read_spec(write("unnamed", "norm = { eps = 0.25 }", extends="base"))
     assert at(unnamed, "encoder.norm") == at(same, "encoder.norm")
+    named = zoo.read_spec(write("named", 'norm = "layer_norm"', extends="base"))
+    assert (at(named, "encoder.norm.eps"), at(named, "encoder.norm.bias")) == (0.5, False)
+    more = zoo.read_spec(write("more", "norm = { eps = 0.25 }", extends="other"))
+    assert (at(more, "encoder.norm.kind"), at(more, "encoder.norm.eps")) == ("rms_norm", 0.25)
 
 
 def test_an_inherited_key_that_a_change_leaves_without_effect_is_no_error(write: Write) -> None:

@@ -119,6 +119,12 @@ def test_a_run_without_patience_for_more_ends(
     assert (more["content_digest"], more["steps"]) == (whole["content_digest"], 60)
 
 
+def test_of_equal_losses_the_first_counts(train: Train) -> None:
+    """Such steps are lost in the rounding of the weights."""
+    ended = train("flat", BEST.replace("lr = 1.0", "lr = 1e-30") + "patience = 4\n")
+    assert (ended["best_step"], ended["steps"]) == (4, 8)
+
+
 def test_the_command_says_which_step_it_was(
     train: Train, tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,8 +156,10 @@ class _Resolver:
         ]
         return f"{quoted(key)} is a key of {', and of '.join(others)}" if others else None
 
-    def node(self, cls: type[Component], kind: Leaf | None, scope: _Scope) -> Node:
-        """Collect the values of a component of class `cls`."""
+    def node(
+        self, cls: type[Component], kind: Leaf | None, scope: _Scope, *, without: str | None = None
+    ) -> Node:
+        """Collect the values of a component of class `cls`, but for that of the field `without`."""
         node = Node(cls, scope.path, scope.own, kind)
         marks, rules = fields_of(cls), layer_rules_of(cls)
         # The first layer of a stack has what all layers have for which nothing else is stated.
@@ -166,7 +168,7 @@ class _Resolver:
             count = self.within_budget(self.lookup(rules.count, marks[rules.count], scope))
             first = Layer(0, count)
         for name, mark in marks.items():
-            if name == "kind" or mark is GIVEN:
+            if name in ("kind", without) or mark is GIVEN:
                 continue
             if not isinstance(mark, Part):
                 leaf = count if rules and name == rules.count else self.lookup(name, mark, scope)
@@ -286,9 +288,11 @@ class _Resolver:
                 if over is not None:
                     merged = over
                     continue
-                self.usage.use(entry)
                 message = f"`{key}` must be a name or a table with a `kind`"
-                if isinstance(entry, Leaf):
+                if isinstance(entry, Table):  # values for each layer, as the value for one
+                    self.usage.use_all(entry)
+                else:
+                    self.usage.use(entry)
                     message += f", not {described(entry.value)}"
                 problem = Problem(message, entry.place(value=True), self.allowed(slot))
                 self.findings.add_once(problem)
@@ -346,6 +350,7 @@ class _Resolver:
                     path=(*scope.path, name, len(found)),
                     layer=layer,
                 ),
+                without="at",  # which no rule states for layers that differ by their values alone
             )
             same, *others = alike(layers, layer.lists.values())
             self.values.read(layer, same)

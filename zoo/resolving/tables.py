@@ -163,6 +163,8 @@ def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
     if isinstance(outer, Leaf) and isinstance(inner, Leaf):
         return inner
     below, above = long_form(outer), long_form(inner)
+    if isinstance(outer, Table) and above is not None and "kind" not in above.entries:
+        return merge(outer, above)  # over values for each layer too, which do not get lost
     if below is None or above is None:
         return inner
     return merge(below, above) if same_kind(below, above) else inner

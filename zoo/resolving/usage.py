@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem
-from zoo.resolving.tables import Leaf, Table, same_kind
+from zoo.resolving.tables import PER_LAYER, Leaf, Table, same_kind
 from zoo.wording import did_you_mean, dotted, meant, quoted
 
 MAX_NOTES = 2
@@ -113,6 +113,8 @@ class Usage:
         for other in nearer:
             inside = other.path[len(stack) :]
             if other.path[: len(stack)] == stack and inside[0] in self.known.get(rule, ()):
+                if PER_LAYER in (*inside, *(other.entries if isinstance(other, Table) else ())):
+                    return "the list there has a value for each layer: write it there"
                 return (
                     f"to go over that in these layers, write `{dotted(inside)} = ...` in the rule"
                 )

@@ -153,10 +153,11 @@ class Datasets(Parts):
 
     @model_validator(mode="after")
     def _check(self) -> Datasets:
-        if self.packed and self.source is not None:
-            raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
-        if isinstance(self.source, tuple) and self.source[0] == self.source[1]:
-            raise contradiction("the two texts of a pair are the same field", "source")
+        if self.source is not None:
+            if self.packed:
+                what = "only text is packed, and `source` makes pairs"
+                raise contradiction(what, "packed", "source")
+            _check_distinct(self.source, self.target, "field")
         return self
 
 
