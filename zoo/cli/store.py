@@ -361,6 +361,8 @@ def gc(folders: tuple[Path, ...], everything: bool, as_json: bool) -> None:
     freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
     report = {"files": sum(f.files for f in freed), "bytes": sum(f.n_bytes for f in freed)}
     print_report(as_json, report, _freed_text)
+    for one in freed:
+        one.check()
 
 
 def _freed_text(report: Mapping[str, int]) -> str:

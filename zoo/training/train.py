@@ -115,7 +115,7 @@ def _trained(
     rows: Parts | None = None
     with in_first_process(accelerator) as is_first:
         if is_first:
-            sweep(folder, grace=0.0)
+            sweep(folder, grace=0.0).check()
             if begins:
                 made = _make_tokens(recipe, start, splits)
                 rows = _encoded(recipe, start, splits, made)
