@@ -833,6 +833,26 @@ def test_what_somebody_may_still_be_at_is_left_alone(
     assert not list(outside.iterdir())
 
 
+def test_files_of_a_clock_that_is_ahead_can_be_removed(
+    project: Path, published: Path, store: Store
+) -> None:
+    """Such as those that another machine has written to a network disk."""
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    write_files(store.root / "work", {"killed/file": b""})
+    write_files(project / "outside", {".zoo-1.tmp": b""})
+    ahead = time.time() + 3600
+    for path in (snapshot, *store.root.rglob("work/*"), *project.rglob(".zoo-*")):
+        os.utime(path, (ahead, ahead))
+    assert run(["gc", "outside"]) == 0
+    assert snapshot.exists()
+    assert len(list((project / "outside").iterdir())) == 1
+    assert run(["gc", "--all", "outside"]) == 0
+    assert not any(path.is_file() for path in store.root.rglob("*"))
+    assert not any((project / "outside").iterdir())
+
+
 def test_a_pull_that_takes_hours_is_left_alone(
     published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

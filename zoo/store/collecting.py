@@ -26,6 +26,9 @@ from zoo.wording import quoted
 GRACE = 3600.0
 """Seconds without a write after which the partial files of a pull count as abandoned."""
 
+NO_GRACE = -math.inf
+"""For all files, also those of a machine whose clock is ahead."""
+
 SETTLING = 60.0
 """Seconds for which a snapshot may be without a ref: less than it takes to publish one."""
 
