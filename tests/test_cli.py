@@ -826,6 +826,20 @@ def test_a_terminal_that_has_no_such_characters() -> None:
     assert "?? encoder" in done.stdout
 
 
+def test_the_name_of_a_file_is_written_as_it_is() -> None:
+    """Also if it is in Latin-1: a script goes on with it."""
+    folder = b"\xfcber"
+    for locale in ("C", "C.UTF-8"):
+        done = subprocess.run(
+            [sys.executable, "-m", "zoo", "build", "tiny.toml", "-o", folder],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        )
+        assert os.path.exists(done.stdout.splitlines()[1])
+        assert done.stdout.splitlines()[1] == folder + b"/model.safetensors"
+
+
 MISTAKES: dict[str, list[str]] = {
     "bench": ["absent"],
     "build": ["bad.toml"],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from transformers import GPT2Config, GPT2LMHeadModel
-from trials import Refused, on_terminal
+from trials import Refused, on_terminal, other_defaults
 
 import zoo
 from zoo.cli import run
@@ -185,6 +185,8 @@ def test_a_model_of_lines_is_measured_on_lines(of_lines: tuple[dict[str, Any], P
         nats -= scores.gather(-1, ids[1:, None]).sum().item()
         n_tokens += len(ids) - 1
     found = zoo.score(folder / "out", data=folder)
+    with other_defaults():
+        assert zoo.score(folder / "out", data=folder) == found
     assert (found["tokens"], found["bytes"]) == (n_tokens, len(INDENTED.encode()))
     assert found["perplexity"] == pytest.approx(math.exp(nats / n_tokens), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(

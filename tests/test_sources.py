@@ -1043,6 +1043,21 @@ def test_the_file_of_a_pushed_model_is_not_lost(
     assert run(["pull", "small.v1"]) == 0
 
 
+def test_an_address_that_a_models_file_cannot_state_is_refused(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    """TOML is in UTF-8; a path may have any bytes. Nobody could pull what was copied there."""
+    write_files(project / "model", bundle())
+    odd = os.fsdecode(b"\xfcber")
+    (project / odd).mkdir()
+    err = refused("push", "model", f"{odd}/new", "--license", "MIT", "-o", "models/new.v1.toml")
+    assert "which is not in UTF-8" in err
+    assert not any(Path(odd).iterdir())
+    beside = f"{odd}/new.v1.toml"
+    assert run(["push", "model", f"{odd}/new", "--license", "MIT", "--json", "-o", beside]) == 0
+    assert 'path = "new"' in (project / odd / "new.v1.toml").read_text()
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -10,7 +10,8 @@ import pty
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -126,6 +127,21 @@ def without_privileges() -> None:
     """Take from a child of root what lets it read and write everything (capabilities 1 and 2)."""
     for capability in (1, 2):
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@contextmanager
+def other_defaults(device: str = "meta") -> Generator[None]:
+    """Set other defaults of torch for a block. The device is one that every machine has; a tensor
+    there has no values, so that what is made there by mistake cannot be used."""
+    import torch
+
+    torch.set_default_device(device)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
 
 
 def calls(action: Callable[[], object]) -> int:

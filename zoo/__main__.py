@@ -77,14 +77,26 @@ def _show_warning(
 
 
 def _make_writable() -> None:
-    """Make output to closed streams vanish, and replace characters that stdout cannot encode."""
+    """Make output to closed streams vanish, and replace characters that stdout cannot encode; but
+    names of files, which may have bytes that are no characters, are written as they are."""
+    import codecs
     import io
 
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        codecs.register_error("zoo", _substitute)
+        sys.stdout.reconfigure(errors="zoo")
+
+
+def _substitute(error: UnicodeError) -> tuple[bytes, int]:
+    """Return the bytes for characters that stdout cannot encode, and where these end."""
+    assert isinstance(error, UnicodeEncodeError)
+    characters = error.object[error.start : error.end]
+    # Python decodes a byte of a file's name that is no character as U+DC80 to U+DCFF.
+    codes = (ord(one) - 0xDC00 for one in characters)
+    return bytes(code if 0x80 <= code <= 0xFF else ord("?") for code in codes), error.end
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def auxiliary_loss(model: nn.Module) -> torch.Tensor:
     of the module's last call, or None in evaluation. Without any it is 0.
     """
     losses = [loss for loss in _stated(model) if isinstance(loss, torch.Tensor)]
-    return torch.stack(losses).sum() if losses else torch.zeros(())
+    return torch.stack(losses).sum() if losses else torch.zeros((), device="cpu")
 
 
 def has_auxiliary_loss(model: nn.Module) -> bool:

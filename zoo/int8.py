@@ -59,8 +59,10 @@ class Int8Matrix(nn.Module):
         weight = weight.detach()
         wide = torch.promote_types(weight.dtype, torch.float32)
         n_blocks = -(-weight.shape[0] // WIDTH)
-        codes = torch.full((n_blocks, weight.shape[1], WIDTH + TAIL), 128, dtype=torch.uint8)
-        codes[..., WIDTH:] = torch.tensor([1.0, -128.0]).view(torch.uint8)
+        shape = n_blocks, weight.shape[1], WIDTH + TAIL
+        codes = torch.full(shape, 128, dtype=torch.uint8, device="cpu")
+        tail = torch.tensor([1.0, -128.0], dtype=torch.float32, device="cpu")
+        codes[..., WIDTH:] = tail.view(torch.uint8)
         scales = []
         for block, rows in zip(codes, torch.split(weight, WIDTH), strict=True):
             w = rows.to(wide)
@@ -113,7 +115,7 @@ class Int8Matrix(nn.Module):
         rows, starts = bags(n_columns, n_blocks)
         if len(x) > 1:
             rows = rows.view(n_blocks, 1, -1).expand(-1, len(x), -1).reshape(-1)
-            starts = torch.arange(0, len(rows), n_columns, dtype=rows.dtype)
+            starts = torch.arange(0, len(rows), n_columns, dtype=rows.dtype, device=rows.device)
         factors = x.reshape(1, -1).expand(n_blocks, -1).reshape(-1)
         table = self.codes.view(-1, WIDTH + TAIL)
         sums = _BAGS(table, rows, starts, per_sample_weights=factors)

@@ -150,12 +150,14 @@ def inputs_of(model: Transformer, sizes: Sizes) -> list[torch.Tensor]:
     random = torch.Generator().manual_seed(0)
     inputs: list[torch.Tensor] = []
     for shape in model.spec.model.images.values():
-        images = torch.randn(sizes.batch, *shape, generator=random, dtype=torch.float32)
+        images = torch.randn(
+            sizes.batch, *shape, generator=random, dtype=torch.float32, device="cpu"
+        )
         inputs.append(images.to(device, dtype))
     for read in model.spec.model.called_with:
         pad = read.pad_id if read.vocab > 1 else None
         n_ids = read.vocab if pad is None else read.vocab - 1
-        ids = torch.randint(n_ids, (sizes.batch, sizes.length), generator=random)
+        ids = torch.randint(n_ids, (sizes.batch, sizes.length), generator=random, device="cpu")
         if pad is not None:
             ids += ids >= pad
         inputs.append(ids.to(device))

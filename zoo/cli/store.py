@@ -354,13 +354,15 @@ def gc(folders: tuple[Path, ...], everything: bool, as_json: bool) -> None:
 
     In FOLDERS, the temporary files of killed commands are deleted too.
     """
-    from zoo.store.collecting import GRACE, collect, sweep
+    from zoo.store.collecting import GRACE, NO_GRACE, collect, sweep
     from zoo.store.files import Store
 
-    grace = 0.0 if everything else GRACE
+    grace = NO_GRACE if everything else GRACE
     freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
     report = {"files": sum(f.files for f in freed), "bytes": sum(f.n_bytes for f in freed)}
     print_report(as_json, report, _freed_text)
+    for one in freed:
+        one.check()
 
 
 def _freed_text(report: Mapping[str, int]) -> str:

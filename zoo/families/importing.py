@@ -107,7 +107,7 @@ def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], Non
             conversion.run(reader, writer)
             for name in found.plan.zeros:
                 shape = found.spec.tensors[name].shape
-                zeros = torch.zeros(shape, dtype=TORCH_DTYPES[records[name].dtype])
+                zeros = torch.zeros(shape, dtype=TORCH_DTYPES[records[name].dtype], device="cpu")
                 writer.write(name, steps_of(zeros))
         _check_computed(found, reader)
         reader.check_unchanged()
@@ -144,7 +144,7 @@ def _check_computed(found: Import, reader: Reader) -> None:
             problems.append(Problem(message, found.where))
             continue
         tensor = found.tensors[key]
-        stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
+        stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype], device="cpu")
         reader.read(tensor, bytes_of(stored))
         if isinstance(own, torch.Tensor):
             module.reset_buffers(device="cpu")  # type: ignore[operator]

@@ -93,8 +93,8 @@ def read_ids(
             )
     lengths = [row.numel() for row in rows]
     longest = max(lengths)
-    values = torch.zeros(len(rows), longest, dtype=torch.long)
-    present = torch.zeros(len(rows), longest, dtype=torch.bool)
+    values = torch.zeros(len(rows), longest, dtype=torch.long, device="cpu")
+    present = torch.zeros(len(rows), longest, dtype=torch.bool, device="cpu")
     for number, row in enumerate(rows):
         at = slice(longest - len(row), None) if pad == "left" else slice(len(row))
         values[number, at], present[number, at] = row, True
@@ -132,7 +132,7 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
 
 def _row(row: object, what: str) -> torch.Tensor:
     try:
-        found = torch.as_tensor(row)
+        found = row if isinstance(row, torch.Tensor) else torch.as_tensor(row, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         for one in row if isinstance(row, Sequence) else ():
             if isinstance(one, Integral) and int(one).bit_length() > 63:  # for which torch has none

@@ -45,7 +45,7 @@ def draw(found: torch.Tensor, random: torch.Generator | None) -> torch.Tensor:
     # On a CPU, `multinomial` draws a number for each token: of 8 x 50,257 that takes 10 ms, and
     # this 0.3.
     sums = found.cumsum(-1, dtype=torch.float64)
-    drawn = torch.rand(len(found), 1, dtype=torch.float64, generator=random)
+    drawn = torch.rand(len(found), 1, dtype=torch.float64, generator=random, device="cpu")
     return torch.searchsorted(sums, drawn * sums[:, -1:], right=True)
 
 

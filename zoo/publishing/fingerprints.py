@@ -61,7 +61,7 @@ def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
     except (IndexError, ValueError, TypeError, RuntimeError) as error:
         message = f"the fingerprint of {name} does not fit the model: {quoted(error, 200)}"
         raise WeightsError(message) from None
-    found, stated = torch.tensor([values, expected.values], dtype=torch.float64)
+    found, stated = torch.tensor([values, expected.values], dtype=torch.float64, device="cpu")
     return float((found - stated).abs().max())  # unlike Python's `max`, it does not pass over nan
 
 
@@ -72,5 +72,5 @@ def _rows(read: Reading) -> Rows:
 
 def _output(model: Transformer, inputs: list[Rows]) -> Tensor:
     with torch.inference_mode():
-        output: Tensor = model.float().eval()(*map(torch.tensor, inputs))
+        output: Tensor = model.float().eval()(*(torch.tensor(ids, device="cpu") for ids in inputs))
     return output

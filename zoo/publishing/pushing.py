@@ -14,11 +14,11 @@ from zoo.loading import load
 from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
-from zoo.source import Access, OnBytes
+from zoo.source import Access, OnBytes, Source, SourceError
 from zoo.store.addresses import source_at
 from zoo.store.fetching import checked_source, source_code
 from zoo.store.files import Store, StoreError, digests
-from zoo.store.manifest_text import manifest_text
+from zoo.store.manifest_text import manifest_text, source_and_files
 from zoo.store.pretrained import File, License, Manifest
 from zoo.store.pulling import content_digest
 from zoo.wording import quoted
@@ -69,12 +69,14 @@ def push(
 
     Raises:
         WeightsError: the weights or the bundle are damaged.
-        SourceError: the address cannot be written, or holds files already.
+        SourceError: the address cannot be written, or stated in TOML, or holds files already.
         StoreError: the licence is not stated or no licence, a file cannot be read or is a link, or
             the store cannot be written.
     """
     license = _license(license, folder)
     source = source_at(address, registry, "pushed to")
+    beside = None if Path(address).is_absolute() else manifest_folder
+    _check_can_be_stated(source, address, beside)
     with store.work() as work:
         files = _digests(folder)
         left_out = tuple(_others(folder, set(files)))
@@ -93,9 +95,22 @@ def push(
             access = Access(Path.cwd(), work, on_bytes=on_bytes)
             written = source.write(folder, list(files), access)
             source = checked_source(written, type(source), "write")
-            if manifest_folder is not None and not Path(address).is_absolute():
-                source = source.seen_from(manifest_folder)
+            if beside is not None:
+                source = source.seen_from(beside)
     return Pushed(manifest_text(manifest, source), left_out)
+
+
+def _check_can_be_stated(source: Source, address: str, beside: Path | None) -> None:
+    """Raise `SourceError` if the model's file, which is in UTF-8, could not state the source, seen
+    from its folder `beside`: a path may have any bytes."""
+    with source_code(f"writing to {address}"):
+        stated = source if beside is None else source.seen_from(beside)
+    try:
+        source_and_files(stated, {}).encode()
+    except UnicodeEncodeError:
+        message = f"the model's file cannot state {quoted(address)}, which is not in UTF-8"
+        hint = "choose another name, or set a locale whose encoding is UTF-8, such as C.UTF-8"
+        raise SourceError(Problem(message, help=hint)) from None
 
 
 def _license(stated: str | None, folder: Path) -> str:

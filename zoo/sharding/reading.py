@@ -74,7 +74,7 @@ def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
     share = local(tensor).view(-1)
     stored = TORCH_DTYPES[weights.header.records[name].dtype]
     room = STEP // stored.itemsize
-    staged = torch.empty(min(room, share.numel()), dtype=stored)
+    staged = torch.empty(min(room, share.numel()), dtype=stored, device="cpu")
     raw = bytes_of(staged)
     done = 0
     for batch in _batches(runs_of(tensor), room):

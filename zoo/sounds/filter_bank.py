@@ -36,7 +36,7 @@ def log_mel(
     frames = samples.double().unfold(0, WINDOW, HOP)
     frames = frames - frames.mean(1, keepdim=True)
     before = torch.cat([frames[:, :1], frames[:, :-1]], 1)
-    shape = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
+    shape = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64, device="cpu")
     if window == "povey":
         shape = shape**0.85
     spectra = torch.fft.rfft((frames - PREEMPHASIS * before) * shape, N_FFT)
@@ -47,9 +47,9 @@ def log_mel(
 def _bands(n_bands: int) -> torch.Tensor:
     """The weight of each frequency in each band, (n_bands, N_FFT // 2 + 1): a triangle in mel,
     which begins where the band before has its peak and ends where the next one has it."""
-    low, high = _mel(torch.tensor([LOWEST, RATE / 2], dtype=torch.float64))
-    corners = torch.linspace(low, high, n_bands + 2, dtype=torch.float64)[:, None]
-    at = _mel(torch.arange(N_FFT // 2 + 1, dtype=torch.float64) * (RATE / N_FFT))
+    low, high = _mel(torch.tensor([LOWEST, RATE / 2], dtype=torch.float64, device="cpu"))
+    corners = torch.linspace(low, high, n_bands + 2, dtype=torch.float64, device="cpu")[:, None]
+    at = _mel(torch.arange(N_FFT // 2 + 1, dtype=torch.float64, device="cpu") * (RATE / N_FFT))
     return triangles(corners, at)
 
 

@@ -47,7 +47,7 @@ def slaney_log_mel(
     Returns:
         (n // hop, n_bands), in float32. It is computed in float64.
     """
-    hann = torch.hann_window(n_fft, dtype=torch.float64)
+    hann = torch.hann_window(n_fft, dtype=torch.float64, device="cpu")
     power = _power(samples.double(), hann, hop, _bands(n_bands, rate, n_fft), ends="reflect")
     logs = power.clamp(min=FLOOR).log10()
     return ((logs.clamp(min=float(logs.max()) - RANGE) + 4.0) / 4.0).float()
@@ -82,7 +82,7 @@ def normalized_log_mel(
     """
     samples = samples.double()
     samples = torch.cat([samples[:1], samples[1:] - preemphasis * samples[:-1]])
-    hann = torch.hann_window(window, periodic=False, dtype=torch.float64)
+    hann = torch.hann_window(window, periodic=False, dtype=torch.float64, device="cpu")
     before = (n_fft - window) // 2
     hann = F.pad(hann, (before, n_fft - window - before))
     power = _power(samples, hann, hop, _bands(n_bands, rate, n_fft), ends="constant")
@@ -111,8 +111,10 @@ def _bands(n_bands: int, rate: int, n_fft: int) -> torch.Tensor:
     area 1, whose corners are the peaks of the bands beside it. The peaks are evenly spaced in
     mel."""
     highest = 15 + math.log(HIGHEST / 1000) / STEP
-    corners = _hertz(torch.linspace(0, highest, n_bands + 2, dtype=torch.float64))[:, None]
-    at = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * (rate / n_fft)
+    corners = _hertz(torch.linspace(0, highest, n_bands + 2, dtype=torch.float64, device="cpu"))[
+        :, None
+    ]
+    at = torch.arange(n_fft // 2 + 1, dtype=torch.float64, device="cpu") * (rate / n_fft)
     return triangles(corners, at) * (2 / (corners[2:] - corners[:-2]))
 
 

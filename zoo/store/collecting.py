@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zoo.errors import Problem, ZooError
-from zoo.files.atomic import TEMPORARY, make_folder
+from zoo.files.atomic import TEMPORARY
 from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 from zoo.wording import quoted
@@ -26,29 +26,33 @@ from zoo.wording import quoted
 GRACE = 3600.0
 """Seconds without a write after which the partial files of a pull count as abandoned."""
 
+NO_GRACE = -math.inf
+"""For all files, also those of a machine whose clock is ahead."""
+
 SETTLING = 60.0
 """Seconds for which a snapshot may be without a ref: less than it takes to publish one."""
 
 
 @dataclass(slots=True)
 class Freed:
-    """The number of files removed, and of bytes freed."""
+    """The number of files removed, and of bytes freed; and what could not be removed, and why."""
 
     files: int = 0
     n_bytes: int = 0
+    kept: dict[Path, OSError] = field(default_factory=dict[Path, OSError])
 
-    def add(self, path: Path) -> None:
-        """Count the files at or below a path, and the bytes of those without other hard links."""
-        with contextlib.suppress(FileNotFoundError):  # another process is removing it
-            for file in [path, *path.rglob("*")]:
-                found = file.lstat()
-                if not file.is_dir():
-                    self.files += 1
-                    self.n_bytes += found.st_size if found.st_nlink == 1 else 0
+    def check(self) -> None:
+        """Raise `ZooError` if something could not be removed, such as the files of another user."""
+        for path, error in self.kept.items():
+            more = f" and {len(self.kept) - 1} more" if len(self.kept) > 1 else ""
+            message = f"cannot remove {quoted(path)}{more}: {error.strerror or error}"
+            hint = "`zoo gc` by the user to whom it belongs does"
+            raise ZooError(Problem(message, help=hint))
 
 
 def collect(store: Store, *, grace: float = GRACE) -> Freed:
-    """Remove the snapshots and blobs that no ref names, and the files of interrupted pulls.
+    """Remove the snapshots and blobs that no ref names, and the files of interrupted pulls. What
+    belongs to others, and may not be removed, stays.
 
     Args:
         store: the store; other processes may use it at the same time.
@@ -66,9 +70,13 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
         for snapshot in list(store.snapshots()):
             if snapshot.name not in live and _age(snapshot) >= min(grace, SETTLING):
                 trash = store.root / "trash" / snapshot.name
-                make_folder(trash.parent)
-                with contextlib.suppress(OSError):  # another collector was quicker
+                store.make_folder(trash.parent)
+                try:
                     snapshot.rename(trash)
+                except PermissionError as error:
+                    freed.kept[snapshot] = error
+                except OSError:  # another collector was quicker
+                    pass
         _empty_trash(store, freed)
         named = {file.sha256 for ref in refs(store) for file in ref.files.values()}
         for path in _left_behind(store, grace):
@@ -87,7 +95,7 @@ def sweep(folder: Path, *, grace: float) -> Freed:
     a folder outside the store. `grace` is as for `collect`.
 
     Raises:
-        ZooError: they cannot be removed.
+        ZooError: the folder cannot be read.
     """
     freed = Freed()
     try:
@@ -155,15 +163,34 @@ def _abandoned(candidates: Iterable[Path], grace: float) -> Iterator[Path]:
 
 
 def _remove(path: Path, freed: Freed) -> None:
-    if path.is_dir():
+    """Remove a file, or a folder with what is in it; the bytes of those without other hard links
+    are freed."""
+    gone = path
+    if path.is_dir() and not path.name.startswith("."):
         # Renamed first: while its files are removed, a reader could restore it under its old name
         # and would get only some of them.
-        gone = path.with_name(f".{path.name}.gone") if not path.name.startswith(".") else path
-        with contextlib.suppress(OSError):
+        gone = path.with_name(f".{path.name}.gone")
+        try:
             path.rename(gone)
-        freed.add(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-    else:
-        freed.add(path)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        except PermissionError as error:
+            freed.kept[path] = error
+            return
+        except OSError:  # another process has renamed it
+            pass
+    try:
+        found = sorted([gone, *gone.rglob("*")], reverse=True)  # a folder after what is in it
+    except FileNotFoundError:  # another process is removing it
+        return
+    for one in found:
+        try:
+            status = one.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                one.rmdir()
+            else:
+                one.unlink()
+                freed.files += 1
+                freed.n_bytes += status.st_size if status.st_nlink == 1 else 0
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            freed.kept.setdefault(path, error)

@@ -156,7 +156,7 @@ def fetch(
     """
     left = left_of(source, path, expected, store)
     partial = left.with_suffix(f".{secrets.token_hex(8)}")
-    partial.parent.mkdir(parents=True, exist_ok=True)
+    store.make_folder(partial.parent)
     # A mixture of two versions would be noticed by the digest; or there are no two versions.
     keeps = source.is_fixed or isinstance(expected, File)
     try:

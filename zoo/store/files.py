@@ -9,7 +9,8 @@
 
 Any number of processes, on any number of machines, may use the folder at once, without locks or
 waiting: a file or folder appears under its name by one link or rename, complete and on disk, and is
-never changed afterwards.
+never changed afterwards. What is in it has the permissions of the folder, whatever the umask of who
+made it, so that users who may all write to the folder share it.
 """
 
 from __future__ import annotations
@@ -103,13 +104,36 @@ class Store:
     def snapshots(self) -> Iterator[Path]:
         yield from subfolders(self.root / "snapshots")
 
+    def make_folder(self, path: Path) -> None:
+        """Make a folder in the store, and those around it, each synced to disk before anything is
+        put into it."""
+        if path == self.root:
+            make_folder(path)
+        elif not path.is_dir():
+            self.make_folder(path.parent)
+            with contextlib.suppress(FileExistsError):  # another process made it meanwhile
+                path.mkdir()
+                self.share(path)
+            sync(path.parent)
+
+    def share(self, path: Path) -> None:
+        """Give a new folder in the store the permissions of the store's folder, and a new file
+        those of them that a file has."""
+        mode = self._mode()
+        with contextlib.suppress(OSError):  # a file system that has no permissions
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+
+    def _mode(self) -> int:
+        return stat.S_IMODE(self.root.stat().st_mode)
+
     @contextmanager
     def work(self) -> Generator[Path]:
         """Create a folder on the store's disk, and remove it at the end. An `OSError` in the block
         becomes a `StoreError`."""
         folder = self.root / "work" / secrets.token_hex(8)
         try:
-            folder.mkdir(parents=True)
+            self.make_folder(folder.parent)
+            folder.mkdir()
             with _in_use(folder):
                 yield folder
         except OSError as error:
@@ -143,14 +167,14 @@ class Store:
         An existing snapshot is kept if it is intact. The files in `folder` remain.
         """
         for path, file in files.items():
-            _settle(folder / path)
+            _settle(folder / path, self._mode())
             self._add_blob(folder / path, file)
         self.publish(folder, files, work)
 
     def publish(self, folder: Path, files: Mapping[str, File], work: Path) -> None:
         """Create the snapshot for `add`."""
         target = self.snapshot(files)
-        make_folder(target.parent)
+        self.make_folder(target.parent)
         while not self._rename_new(folder, files, work, target):
             with contextlib.suppress(OSError):  # it is removed, or belongs to another user
                 os.utime(target)  # so that no collector removes it before it has a ref
@@ -164,20 +188,21 @@ class Store:
     ) -> bool:
         made = work / secrets.token_hex(8)
         for path in files:
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            self.make_folder((made / path).parent)
             link_or_copy(folder / path, made / path)
         sync_tree(made)
         try:
             made.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        except OSError:
+            # Not only as it is not empty: in a sticky folder, one of another user is not replaced.
+            if not exists(target):
                 raise
             return False
         return True
 
     def _add_blob(self, path: Path, file: File) -> None:
         blob = self.blob(file.sha256)
-        make_folder(blob.parent)
+        self.make_folder(blob.parent)
         try:
             if blob.stat().st_size == file.size:
                 return
@@ -316,9 +341,9 @@ def subfolders(folder: Path) -> list[Path]:
         return []
 
 
-def _settle(path: Path) -> None:
-    """Remove the write permission of a file, and sync it to disk."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _WRITABLE:  # of another user's file, the mode cannot be changed
-        path.chmod(mode & ~_WRITABLE)
+def _settle(path: Path, mode: int) -> None:
+    """Let those read a file, and nobody write it, who may read a folder of this mode, and sync it
+    to disk."""
+    if path.stat().st_mode & _WRITABLE:  # of another user's file, the mode cannot be changed
+        path.chmod(mode & 0o444)
     sync(path)

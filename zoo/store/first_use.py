@@ -6,13 +6,13 @@ can be copied into it. The lock is written once and never changed; `zoo rm --for
 
 from __future__ import annotations
 
-import errno
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
-from zoo.files.atomic import make_folder, remove_file, sync, sync_tree
+from zoo.files.atomic import remove_file, sync, sync_tree
 from zoo.registering.catalog import MODEL_NAME
 from zoo.store.files import Store, StoreError, exists, store_unreadable
 from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table
@@ -71,15 +71,16 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     path = path_of(store, model.name)
     text = _HEAD + source_and_files(model.source, model.manifest.files)
     with store.work() as work:
-        make_folder(path.parent.parent)
+        store.make_folder(path.parent.parent)
         made = work / model.name
-        made.mkdir()
+        store.make_folder(made)
         (made / FILE_NAME).write_bytes(text.encode())
+        store.share(made / FILE_NAME)
         sync_tree(made)
         try:
             made.rename(path.parent)  # unlike that of a file, this replaces an empty folder alone
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not exists(path):
+        except OSError:
+            if not exists(path):
                 raise
         sync(path.parent.parent)
     unpinned = model.with_files(model.source, {})
@@ -101,4 +102,6 @@ def forget(store: Store, name: str) -> bool:
     if not MODEL_NAME.fullmatch(name) or not exists(path):
         return False
     remove_file(path)
+    with contextlib.suppress(OSError):  # another process writes a new lock into it
+        path.parent.rmdir()  # in a sticky folder, nobody else could replace it
     return True

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from zoo.errors import Place, Problem
-from zoo.files.atomic import remove_file, write_text
+from zoo.files.atomic import new_file, remove_file
 from zoo.store.files import Store, StoreError, store_unreadable
 from zoo.store.pretrained import File
 from zoo.weights.header_json import json_object
@@ -89,7 +89,11 @@ def path_of(store: Store, name: str, version: str) -> Path:
 
 def write_ref(store: Store, ref: Ref) -> None:
     """Publish a ref, whose snapshot must exist."""
-    write_text(path_of(store, ref.name, ref.version), ref.to_json())
+    path = path_of(store, ref.name, ref.version)
+    store.make_folder(path.parent)
+    with new_file(path) as file:
+        file.write(ref.to_json().encode())
+        store.share(Path(file.name))
 
 
 def remove_ref(store: Store, name: str, version: str) -> None:

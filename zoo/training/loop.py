@@ -294,7 +294,7 @@ class Loop:
         """
         accelerator = self.learner.accelerator
         self.learner.model.eval()
-        sums = torch.zeros(2, device=accelerator.device)
+        sums = torch.zeros(2, dtype=torch.float32, device=accelerator.device)
         for places in batches(rows, tokens=self.recipe.training.batch_tokens, seed=0, epoch=0):
             batch = [rows[index] for index in places]
             sums += self.computed(loss_and_hits, batch, 0, accelerator.num_processes)
@@ -309,7 +309,7 @@ class Loop:
 
     def zero(self) -> torch.Tensor:
         """A zero on the device, to sum losses in."""
-        return torch.zeros((), device=self.learner.accelerator.device)
+        return torch.zeros((), dtype=torch.float32, device=self.learner.accelerator.device)
 
     def sum_of(self, value: float) -> float:
         """The sum of the values of all processes."""

@@ -89,7 +89,7 @@ def _collate_read(
         arguments["token_types"] = _padded(types, 0).to(device)
     if isinstance(rows[0], Valued):
         stated = [row.values for row in rows if isinstance(row, Valued)]
-        values = torch.tensor(stated, dtype=torch.float64)
+        values = torch.tensor(stated, dtype=torch.float64, device="cpu")
         binary = tokens.reader.predicts == "classes"
         return ValuedBatch(ids.to(device), arguments, values.to(device), binary)
     labels = _padded([row.labels for row in rows if isinstance(row, Labelled)], IGNORED)
@@ -179,4 +179,4 @@ def _logits(model: nn.Module, batch: AnyBatch) -> Any:
 
 def _padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
     longest = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], device="cpu")

@@ -164,7 +164,7 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
 def _reaches_all(model: Transformer, sides: Sides) -> bool:
     """Whether what a call returns depends on all weights that are trained. A pooler beside the head
     that is trained, for one, gets no gradient."""
-    ids = torch.arange(2)[None]  # at least one of them is no padding
+    ids = torch.arange(2, device="cpu")[None]  # at least one of them is no padding
     of_pair = isinstance(sides, Generation) and sides.has_source
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with evaluating(model):

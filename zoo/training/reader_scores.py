@@ -72,7 +72,7 @@ class ReaderScores:
         rows = make_masker(self.recipe, self.tokens).held_out(self._encoded())
         if not rows:
             raise TrainingError("the texts have special tokens alone, and none to be filled in")
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64, device="cpu")
         for _, batch in self._batches(rows):
             sums += loss_and_hits(self.model, batch).cpu()
         n_tokens = n_labels(rows)

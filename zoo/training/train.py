@@ -10,7 +10,7 @@ from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
-from zoo.store.collecting import sweep
+from zoo.store.collecting import NO_GRACE, sweep
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.companions import write_companions
 from zoo.training.encoding import Parts, encode_parts
@@ -115,7 +115,7 @@ def _trained(
     rows: Parts | None = None
     with in_first_process(accelerator) as is_first:
         if is_first:
-            sweep(folder, grace=0.0)
+            sweep(folder, grace=NO_GRACE).check()
             if begins:
                 made = _make_tokens(recipe, start, splits)
                 rows = _encoded(recipe, start, splits, made)
