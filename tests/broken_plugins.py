@@ -1265,6 +1265,12 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
     ),
+    "looks_ahead_by_an_even_function": Broken(
+        "ffn",
+        {**before("x = x + x.roll(-1, -2).square()"), FIELD: FIELD + MIXES},
+        ("tokens",),
+        "what sees later tokens says so: its `looks_ahead` is True",
+    ),
     "looks_ahead_in_threes": Broken(  # the last of 6 tokens changes no other third
         "ffn",
         {

@@ -462,6 +462,13 @@ def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path
     check_changed(tmp_path, "attention", {MIXED: f"{refusal}\n            {MIXED}"})
 
 
+def test_an_attention_may_be_even_in_its_input(tmp_path: Path) -> None:
+    """As where keys and values are products of two maps (Zhang et al. 2025, arXiv:2501.06425)."""
+    maps = "k, v = self.heads(self.k_proj(source)), self.heads(self.v_proj(source))"
+    products = maps.replace("(source)", "(source.square())")
+    check_changed(tmp_path, "attention", {maps: products})
+
+
 def test_an_attention_may_have_a_table_that_ends(tmp_path: Path) -> None:
     table = "x.new_zeros(16)[torch.arange(k.shape[-2], device=x.device)]"
     check_changed(tmp_path, "attention", {MIXED: MIXED.replace("= ", f"= {table} + ")})
