@@ -450,6 +450,24 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "other_shape": Broken("ffn", {UP: UP.replace("d_ff", "d_model")}, ("layout",), "[16, 16]"),
     "other_name": Broken("ffn", {UP: UP.replace("up", "in")}, ("layout",), "`part.in_proj"),
+    "padding_that_never_learns": Broken(
+        "embedding",
+        {"nn.Embedding(vocab, d_model)": "nn.Embedding(vocab, d_model, padding_idx=0)"},
+        ("layout",),
+        "`part.tokens` has `padding_idx=0`: the vector of this id never learns",
+    ),
+    "sparse_table": Broken(
+        "embedding",
+        {"nn.Embedding(vocab, d_model)": "nn.Embedding(vocab, d_model, sparse=True)"},
+        ("layout",),
+        "`part.tokens` has `sparse=True`, and training takes dense gradients alone",
+    ),
+    "one_block_for_all": Broken(
+        "builder",
+        {"[self.block.build() for _ in range(self.n_layers)]": "[self.block.build()] * 2"},
+        ("layout",),
+        "`layers.1.ffn.down_proj.bias` is tied to layers.0.ffn.down_proj.bias in the module",
+    ),
     "buffer_untold": Broken(
         "norm", {"nn.Parameter(": "nn.Buffer("}, ("layout",), "`part.weight` is a float buffer"
     ),
@@ -972,6 +990,12 @@ BROKEN: Mapping[str, Broken] = {
         {"output = self.head(x)": f"{MEAN}\n            output = self.head(x)"},
         ("rows",),
         "another output than alone",
+    ),
+    "starts_by_columns": Broken(  # as if each tensor that is no bias were a matrix
+        "init",
+        {"Uniform(self.bound)": "Uniform(self.bound / tensor.shape[1])"},
+        ("determinism",),
+        "for `query` [16], failed: IndexError: tuple index out of range",
     ),
     "starts_from_a_number": Broken(
         "init",

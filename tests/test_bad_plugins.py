@@ -643,7 +643,7 @@ def test_a_plugin_whose_build_fails(
         (
             "init",
             "class Mine(Init):\n    def distribution(self, tensor):\n        raise SystemExit(1)\n",
-            "the init of bad failed: SystemExit: 1",
+            "the init of bad, for `encoder.embed.tokens.weight` [10, 8], failed: SystemExit: 1",
         ),
         (
             "init",
@@ -662,6 +662,13 @@ def test_a_plugin_whose_build_fails(
             "class Mine(Builder):\n    def build(self):\n"
             "        from torch import nn\n        return nn.Identity()\n",
             "(Mine) returned `Identity()`, a Identity, and not a zoo.Transformer",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def build(self):\n"
+            "        from torch import nn\n        return nn.ModuleList([nn.Identity()])\n",
+            "(Mine) returned a ModuleList, and not a zoo.Transformer",
         ),
         (
             "builder",

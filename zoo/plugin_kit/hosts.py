@@ -125,8 +125,8 @@ class ReadingHost(AttentionHost):
 
 
 class InitHost(Builder):
-    """A model of bare tensors, one of each role, outside of layers and in them, which the init
-    under test initializes."""
+    """A model of bare tensors of each role, outside of layers and in them, from a kernel with three
+    dimensions to a number with none, which the init under test initializes."""
 
     def layout(self) -> Layout:
         layer = Layout({"up": linear(16, 32), "down": linear(32, 16, residual=True)})
@@ -135,6 +135,8 @@ class InitHost(Builder):
                 "tokens": embedding(11, 16),
                 **layer.parts,
                 "layers": LayerList(((range(2), layer),)),
+                "query": Tensor((16,), fan_in=16, fan_out=1),
+                "gain": Tensor((), fan_in=1, fan_out=1),
                 "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
                 "norm": Layout({"weight": vector(16, value=1.0), "bias": vector(16, "bias")}),
             }
