@@ -624,6 +624,24 @@ BROKEN: Mapping[str, Broken] = {
         ("layout",),
         "over a memory: check-attention-memory_of_other_width: a plugin's `layout` is not",
     ),
+    "block_passes_on_no_scheme": Broken(
+        "block",
+        {"{name: getattr(context, name) for name in self.takes}": "{}"},
+        ("interface",),
+        "an attention inside that takes `scheme` is called without",
+    ),
+    "block_passes_on_no_keys": Broken(
+        "block",
+        {"if context.keys is not None": "if False"},
+        ("interface",),
+        "an attention inside that takes `keys` is called without",
+    ),
+    "model_without_positions": Broken(
+        "builder",
+        {"                positions=positions,\n": ""},
+        ("interface",),
+        "an attention inside is called without positions",
+    ),
     "block_weights_unasked": Broken(
         "block", {"{} if weights is None else ": ""}, ("interface",), "is not set"
     ),
@@ -1444,8 +1462,8 @@ BROKEN: Mapping[str, Broken] = {
     "block_of_nothing": Broken(
         "block",
         {
-            "further: dict[str, object] = {}": "further: dict[str, object] = {}\n"
-            "            x = x / x.norm(dim=-1, keepdim=True)"
+            "further: dict[str, object]": "x = x / x.norm(dim=-1, keepdim=True)\n"
+            "            further: dict[str, object]"
         },
         ("interface",),
         "a token of zeros gives NaN or infinity",
@@ -1866,6 +1884,12 @@ BROKEN: Mapping[str, Broken] = {
     "skip_unscaled": Broken(
         "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
     ),
+    "parallel_ignored": Broken(
+        "block",
+        {'if self.norm_placement == "parallel"': "if False"},
+        ("branches",),
+        '`norm_placement = "parallel"`, by which all branches read the same x, changes nothing',
+    ),
     "out_norm_ignored": Broken(
         "block", {'self.normed(name, "out", ': "("}, ("branches",), "the norm at `out` of the"
     ),
@@ -2110,7 +2134,37 @@ BROKEN: Mapping[str, Broken] = {
         ("schema",),
         "a contradiction names the key `n_head`, which no component has",
     ),
+    "block_hides_padding_from_its_network": Broken(
+        "block",
+        {'{"mask": context.tokens} if self.ffn_takes_mask else {}': "{}"},
+        ("masks",),
+        "with `ffn` that takes a mask: a key at the start that a mask (batch, 1, 1, key) hides",
+    ),
+    "model_hides_padding_from_its_blocks": Broken(
+        "builder",
+        {"                tokens=padding,\n": ""},
+        ("masks",),
+        "with `block.ffn` that takes a mask: a token that `target_mask` hides changes the output",
+    ),
+    "model_hides_padding_from_its_embedding": Broken(
+        "builder",
+        {"mask=padding)": "mask=None)"},
+        ("masks",),
+        "with `embedding` that takes a mask: a token that `target_mask` hides changes the output",
+    ),
     # declared
+    "ties_not_made": Broken(
+        "builder",
+        {"setattr(model.get_submodule(owner), attribute": "(owner, attribute"},
+        ("declared",),
+        "`head.out.weight` is tied to nothing in the module and to embed.tokens.weight in the spec",
+    ),
+    "ties_unstated": Broken(
+        "builder",
+        {'{f"head.{name}": target for name, target in self.head.ties(TOKENS).items()}': "{}"},
+        ("declared",),
+        "with `head` that is tied to the token table, `ties` is empty",
+    ),
     "block_hides_that_it_sees_ahead": Broken(
         "block",
         {'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead': "return () if self.ffn"},

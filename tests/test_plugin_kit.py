@@ -260,6 +260,29 @@ def test_a_new_block_tells_its_network_what_is_padding(tmp_path: Path) -> None:
     torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
 
 
+def test_a_new_block_passes_on_a_scheme_that_its_attention_reads(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    new_plugin("block", "mine", registry)
+    spec = {
+        "format": 1,
+        "name": "m",
+        "builder": "encoder",
+        "vocab": 20,
+        "n_layers": 1,
+        "d_model": 8,
+        "n_heads": 2,
+        "d_ff": 12,
+        "attention": "disentangled",
+        "position": {"kind": "disentangled", "max_distance": 4},
+    }
+    ids = torch.randint(1, 20, (1, 7), generator=torch.Generator().manual_seed(0))
+    mine, shipped = (
+        zoo.build({**spec, "block": kind}, dtype=torch.float64, registry=layered(registry))
+        for kind in ("mine", "residual")
+    )
+    torch.testing.assert_close(mine(ids), shipped(ids), rtol=0, atol=1e-12)
+
+
 def test_the_maps_of_the_templates_take_updates_and_8_bits(tmp_path: Path) -> None:
     registry = project(tmp_path)
     for slot in ("attention", "ffn", "head"):

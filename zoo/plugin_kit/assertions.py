@@ -99,6 +99,27 @@ def expect_call(forward: Callable[..., Any], *args: object, **options: object) -
         ) from None
 
 
+def expect_positions(module: nn.Module, call: Callable[[], object]) -> None:
+    """Raises PromiseError if, in a call of a module, an attention inside is given no positions."""
+    given: list[object] = []
+
+    def note(_: nn.Module, __: object, options: dict[str, Any]) -> None:
+        given.extend(value for name, value in options.items() if name == "positions")
+
+    inside = [one for one in module.modules() if one is not module]
+    hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in inside]
+    call()
+    for hook in hooks:
+        hook.remove()
+    if any(value is None for value in given):
+        raise PromiseError(
+            "an attention inside is called without positions, which say where its queries are, "
+            "with a cache and beside padding",
+            help="pass on `positions=context.positions`, and in a builder "
+            "`LayerContext(positions=...)`",
+        )
+
+
 def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> None:
     """Raises PromiseError unless the output for each token depends only on that token, for inputs
     of any shape.

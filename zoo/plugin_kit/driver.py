@@ -138,6 +138,10 @@ class Driver:
         float64."""
         return iter(())
 
+    def leaks_of_padding(self) -> Iterator[str]:
+        """Yield those for a mask of padding."""
+        return self.leaks()
+
 
 def weighted_sum(outputs: Iterable[torch.Tensor], random: torch.Generator) -> torch.Tensor:
     """Return the sum of all elements of the floating-point outputs, each with a weight that is

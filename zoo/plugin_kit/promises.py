@@ -21,8 +21,10 @@ from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.hosts import BlockHost, Host
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
+from zoo.plugin_kit.passed_on import check_heard, leaks_of_parts
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
@@ -47,6 +49,8 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     before = shared_state(driver.model)
     driver.check(inputs)
     _expect_nothing_shared("", before, shared_state(driver.model))
+    if isinstance(spec.model, BlockHost) and spec.model.memory_width is None:
+        check_heard(spec, registry)
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
         called: list[nn.Module] = []
@@ -274,6 +278,8 @@ def _check_what_is_kept(driver: Driver) -> None:
 def masks(spec: ModelSpec, registry: Registry) -> None:
     """Masked inputs do not change the output, and a query that sees nothing does not give NaN."""
     leaks = list(hosted(spec, registry, torch.float64).leaks())
+    if not leaks and (isinstance(spec.model, BlockHost) or not isinstance(spec.model, Host)):
+        leaks = list(leaks_of_parts(spec, registry))
     if leaks:
         raise PromiseError("\n".join(leaks))
 
