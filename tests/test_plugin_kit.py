@@ -739,6 +739,19 @@ def test_a_class_may_stand_inside_an_if(tmp_path: Path) -> None:
     check_plugin("norm", "bounded", registry=bounded(tmp_path, "bound"))
 
 
+def test_two_classes_of_one_name_are_told_with_their_lines(tmp_path: Path) -> None:
+    registry = bounded(tmp_path, "bound")
+    file = tmp_path / "mine.py"
+    file.write_text(f"class Bounded:\n    pass\n\n\n{file.read_text()}\n\n{SECOND}")
+    line = file.read_text().splitlines().index("class Bounded(RmsNorm):") + 1
+    told = rf"2 classes of the name Bounded.*\n.*mine\.py:1\n.*mine\.py:{line}\n.*help: rename"
+    with pytest.raises(AssertionError, match=told):
+        check_plugin("norm", "bounded", registry=registry)
+
+
+SECOND = 'class Bounded(RmsNorm):\n    """An RMS norm."""\n'
+
+
 def test_a_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:
     registry = bounded(tmp_path, "bond")
     number = (
