@@ -214,6 +214,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "help: import `torch` in the function too that holds this code",
     ),
+    "evaluates_types": Broken(
+        "ffn",
+        {"from __future__ import annotations\n": ""},
+        ("imports",),
+        "help: begin the file with `from __future__ import annotations`",
+    ),
     "no_python": Broken("ffn", {"class NoPython": "clas NoPython"}, ("imports",), "SyntaxError"),
     "leaves": Broken("ffn", {"@cache": "raise SystemExit(3)"}, ("imports",), "SystemExit: 3"),
     "ends_the_process": Broken(
@@ -518,6 +524,22 @@ BROKEN: Mapping[str, Broken] = {
         "ffn", {RETURN: RETURN + "[..., :3]"}, ("interface",), "(2, 6, 16), not (2, 6, 3)"
     ),
     "no_tensor": Broken("ffn", {RETURN: RETURN + ", None"}, ("interface",), "not tuple"),
+    "returns_nothing": Broken(
+        "ffn",
+        {"            return output\n": ""},
+        ("interface",),
+        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with `return`",
+    ),
+    "table_without_values": Broken(  # those of `__init__` are gone
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.register_buffer('t', torch.ones(3), persistent=False)",
+            **WITH_TORCH,
+            "residual=True),\n            }": "residual=True),\n            }, computed=3",
+        },
+        ("interface",),
+        "compute it in `def reset_buffers(self, *, device)`, on that device",
+    ),
     "call_raises": Broken("ffn", before("raise KeyError(x)"), ("interface",), "KeyError"),
     "no_mask": Broken(
         "ffn",
@@ -974,6 +996,12 @@ BROKEN: Mapping[str, Broken] = {
         {RETURN: RETURN.replace("(x)", "(x.view(-1, x.shape[-1]))") + ".view(x.shape)"},
         ("rows",),
         "a call with a part of another tensor failed: RuntimeError: view size is not compatible",
+    ),
+    "squeezes_a_batch_of_one": Broken(
+        "ffn",
+        before("x = x.squeeze()"),
+        ("rows",),
+        "in a call, a row alone gives (6, 16), and each of 2 rows (1, 6, 16)",
     ),
     "mixes_rows_when_causal": Broken(
         "attention",

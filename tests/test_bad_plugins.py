@@ -210,6 +210,19 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "TypeError: `layout` of Mine is a property: write `def layout(self)`",
         MEND,
     ),
+    "describes by what nobody gives": (
+        GOOD.replace("def layout(self)", "def layout(self, spec)"),
+        "`layout` of Mine cannot be called as that of Component, missing a required argument: "
+        "'spec': write `def layout(self)`",
+        MEND,
+    ),
+    "does not take what its slot gives": (
+        "from zoo.slots import Embedding\n"
+        "class Mine(Embedding):\n    def build(self):\n        return None\n",
+        "`build` of Mine cannot be called as that of Embedding, too many positional arguments: "
+        "write `def build(self, scheme)`",
+        MEND,
+    ),
     "has a type that is not there": (
         GOOD + '    a: Nope[int]\n    b: "tuple[Nope, ...]"\n',
         "the type of `a` and of `b` of Mine names `Nope`, which is not defined",

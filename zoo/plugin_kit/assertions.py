@@ -77,7 +77,10 @@ def expect(what: str, found: object, *shape: int | None) -> None:
     """Raises PromiseError unless `found` is a tensor of this shape; None matches any size."""
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     if not isinstance(found, torch.Tensor):
-        raise PromiseError(f"{what} must be a tensor ({sizes}), not {type(found).__name__}")
+        raise PromiseError(
+            f"{what} must be a tensor ({sizes}), not {type(found).__name__}",
+            help="end `forward` with `return` and the output" if found is None else None,
+        )
     fits = len(shape) == found.dim() and all(
         want in (None, size) for want, size in zip(shape, found.shape, strict=True)
     )

@@ -106,6 +106,13 @@ class Driver:
             for row in range(BATCH):
                 alone = way(*(t[row : row + 1] for t in inputs))
                 for one, all_rows in zip(alone, together, strict=True):
+                    if one.shape[1:] != all_rows.shape[1:]:
+                        raise PromiseError(
+                            f"in a call{told}, a row alone gives {tuple(one.shape)}, and each of "
+                            f"{BATCH} rows {(1, *all_rows.shape[1:])}",
+                            help="name the dimension that goes, as by `squeeze(-1)`: without, "
+                            "`squeeze` leaves out a batch of one too",
+                        )
                     if not close(one, all_rows[row : row + 1], SAME):
                         raise PromiseError(
                             f"in a call{told}, a row of the batch has another output than alone",

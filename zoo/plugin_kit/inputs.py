@@ -44,7 +44,7 @@ def with_another(x: torch.Tensor, position: int) -> torch.Tensor:
     the same output for both."""
     changed, old = x.clone(), x[:, position]
     if x.is_floating_point():
-        changed[:, position] = 0.5 * old - old.roll(1, -1)
+        changed[:, position] = old - 3.0 * old.roll(1, -1)
     else:
         changed[:, position] = old % (VOCAB - 1) + 1
     return changed
