@@ -1225,6 +1225,12 @@ BROKEN: Mapping[str, Broken] = {
         ("devices",),
         "`part.factor` is on cpu, although `reset_buffers` is called for another device",
     ),
+    "looks_at_a_value": Broken(
+        "ffn",
+        before("x = x * float(x.mean().item() > -9)"),
+        ("devices",),
+        "help: compute with the tensor, as by `torch.where`: `item()` waits for a GPU",
+    ),
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),
     "half": Broken(
         "ffn", {"(x).relu": "(x).half().to(x.dtype).relu"}, ("precision",), "rounds to a narrower"
@@ -1299,7 +1305,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # compiles
     "asks_values": Broken(
-        "ffn", before("x = x if float(x.sum()) < 1e9 else -x"), ("compiles",), "breaks the graph"
+        "ffn",
+        before("x = x if float(x.sum()) < 1e9 else -x"),
+        ("devices", "compiles"),
+        "that have no values failed",
     ),
     "asks_values_when_causal": Broken(
         "attention",
@@ -1307,8 +1316,8 @@ BROKEN: Mapping[str, Broken] = {
             "ClassVar[bool] = True": "ClassVar[bool] = False",
             "            if causal:\n": "            if causal and bool(x.isfinite().all()):\n",
         },
-        ("compiles",),
-        "torch.compile breaks the graph",
+        ("devices", "compiles"),
+        "a call with tensors that have no values failed",
     ),
     "other_when_compiled": Broken(
         "ffn",

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from zoo.building import build, build_on_meta
 from zoo.loading import load
@@ -210,6 +210,12 @@ def devices(spec: ModelSpec, _registry: Registry) -> None:
             told,
             help="make tensors on the device of x: `x.new_ones(...)`, or "
             "`torch.arange(n, device=x.device)`",
+        )
+    if isinstance(failure, DataDependentOutputException):
+        raise PromiseError(
+            describe_failure("a call with tensors that have no values", failure).message,
+            help="compute with the tensor, as by `torch.where`: `item()` waits for a GPU, and "
+            "`zoo show --flops` calls the module with tensors that have no values",
         )
 
 
