@@ -595,7 +595,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {OUTPUT: OUTPUT.replace("weights if", "weights.mean(-3) if")},
         ("interface",),
-        "the weights must be (2, any, 6, any), not (2, 6, 6)",
+        "the weights (batch, heads, query, key) must be (2, any, 6, any), not (2, 6, 6)",
     ),
     "attention_with_own_norms": Broken(
         "attention",
@@ -1190,7 +1190,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {"else memory": "else memory.detach()"},
         ("gradients",),
-        "over a memory: no gradient reaches the input memory",
+        "the input memory in 4 small batches\nhelp: what reads it is not detached",
     ),
     # precision
     "overflows": Broken(
@@ -2064,7 +2064,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {MASKED: "if causal or (return_weights and mask is not None):  #", HIDE: "pass"},
         ("masks",),
-        "hides changes the output",
+        "help: what `mask` hides, and with `causal` what is later, has the weight 0 in attention",
     ),
     "mask_weak": Broken(
         "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"

@@ -165,7 +165,7 @@ class AttendingDriver(Driver):
         if not close(fused, output, 1e-5) and close(fused, self.attend(inputs)[0], 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
         for values in weights.values():
-            expect("the weights", values, BATCH, None, LENGTH, None)
+            expect("the weights (batch, heads, query, key)", values, BATCH, None, LENGTH, None)
 
     @property
     def takes_rotation(self) -> bool:

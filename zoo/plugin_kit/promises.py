@@ -42,6 +42,12 @@ _MIXED = "on the same device", "different devices", "not on the expected device"
 """What torch says of tensors on two devices."""
 
 
+_HIDING = (
+    "what `mask` hides, and with `causal` what is later, has the weight 0 in attention and is left "
+    "out of other sums; a block passes both on from its context, and a builder into it"
+)
+
+
 def interface(spec: ModelSpec, registry: Registry) -> None:
     """The module takes the arguments and returns the values that its slot specifies."""
     driver = hosted(spec, registry, torch.float32)
@@ -287,7 +293,8 @@ def masks(spec: ModelSpec, registry: Registry) -> None:
     if not leaks and (isinstance(spec.model, BlockHost) or not isinstance(spec.model, Host)):
         leaks = list(leaks_of_parts(spec, registry))
     if leaks:
-        raise PromiseError("\n".join(leaks))
+        message = "\n".join(leaks)
+        raise PromiseError(message, help=None if "\nhelp: " in message else _HIDING)
 
 
 def nothing(spec: ModelSpec, registry: Registry) -> None:
