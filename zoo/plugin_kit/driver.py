@@ -110,8 +110,8 @@ class Driver:
                         raise PromiseError(
                             f"in a call{told}, a row alone gives {tuple(one.shape)}, and each of "
                             f"{BATCH} rows {(1, *all_rows.shape[1:])}",
-                            help="name the dimension that goes, as by `squeeze(-1)`: without, "
-                            "`squeeze` leaves out a batch of one too",
+                            help="any number of rows may come, also one, whose dimension a "
+                            "`squeeze()` of all leaves out: go by `x.shape`",
                         )
                     if not close(one, all_rows[row : row + 1], SAME):
                         raise PromiseError(
