@@ -214,6 +214,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "help: import `torch` in the function too that holds this code",
     ),
+    "evaluates_types": Broken(
+        "ffn",
+        {"from __future__ import annotations\n": ""},
+        ("imports",),
+        "help: begin the file with `from __future__ import annotations`",
+    ),
     "no_python": Broken("ffn", {"class NoPython": "clas NoPython"}, ("imports",), "SyntaxError"),
     "leaves": Broken("ffn", {"@cache": "raise SystemExit(3)"}, ("imports",), "SystemExit: 3"),
     "ends_the_process": Broken(
@@ -450,6 +456,24 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "other_shape": Broken("ffn", {UP: UP.replace("d_ff", "d_model")}, ("layout",), "[16, 16]"),
     "other_name": Broken("ffn", {UP: UP.replace("up", "in")}, ("layout",), "`part.in_proj"),
+    "padding_that_never_learns": Broken(
+        "embedding",
+        {"nn.Embedding(vocab, d_model)": "nn.Embedding(vocab, d_model, padding_idx=0)"},
+        ("layout",),
+        "`part.tokens` has `padding_idx=0`: the vector of this id never learns",
+    ),
+    "sparse_table": Broken(
+        "embedding",
+        {"nn.Embedding(vocab, d_model)": "nn.Embedding(vocab, d_model, sparse=True)"},
+        ("layout",),
+        "`part.tokens` has `sparse=True`, and training takes dense gradients alone",
+    ),
+    "one_block_for_all": Broken(
+        "builder",
+        {"[self.block.build() for _ in range(self.n_layers)]": "[self.block.build()] * 2"},
+        ("layout",),
+        "`layers.1.ffn.down_proj.bias` is tied to layers.0.ffn.down_proj.bias in the module",
+    ),
     "buffer_untold": Broken(
         "norm", {"nn.Parameter(": "nn.Buffer("}, ("layout",), "`part.weight` is a float buffer"
     ),
@@ -500,6 +524,22 @@ BROKEN: Mapping[str, Broken] = {
         "ffn", {RETURN: RETURN + "[..., :3]"}, ("interface",), "(2, 6, 16), not (2, 6, 3)"
     ),
     "no_tensor": Broken("ffn", {RETURN: RETURN + ", None"}, ("interface",), "not tuple"),
+    "returns_nothing": Broken(
+        "ffn",
+        {"            return output\n": ""},
+        ("interface",),
+        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with `return`",
+    ),
+    "table_without_values": Broken(  # those of `__init__` are gone
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.register_buffer('t', torch.ones(3), persistent=False)",
+            **WITH_TORCH,
+            "residual=True),\n            }": "residual=True),\n            }, computed=3",
+        },
+        ("interface",),
+        "compute it in `def reset_buffers(self, *, device)`, on that device",
+    ),
     "call_raises": Broken("ffn", before("raise KeyError(x)"), ("interface",), "KeyError"),
     "no_mask": Broken(
         "ffn",
@@ -555,7 +595,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {OUTPUT: OUTPUT.replace("weights if", "weights.mean(-3) if")},
         ("interface",),
-        "the weights must be (2, any, 6, any), not (2, 6, 6)",
+        "the weights (batch, heads, query, key) must be (2, any, 6, any), not (2, 6, 6)",
     ),
     "attention_with_own_norms": Broken(
         "attention",
@@ -605,6 +645,24 @@ BROKEN: Mapping[str, Broken] = {
         {"key_width=self.key_width or self.d_model": "key_width=self.d_model"},
         ("layout",),
         "over a memory: check-attention-memory_of_other_width: a plugin's `layout` is not",
+    ),
+    "block_passes_on_no_scheme": Broken(
+        "block",
+        {"{name: getattr(context, name) for name in self.takes}": "{}"},
+        ("interface",),
+        "an attention inside that takes `scheme` is called without",
+    ),
+    "block_passes_on_no_keys": Broken(
+        "block",
+        {"if context.keys is not None": "if False"},
+        ("interface",),
+        "an attention inside that takes `keys` is called without",
+    ),
+    "model_without_positions": Broken(
+        "builder",
+        {"                positions=positions,\n": ""},
+        ("interface",),
+        "an attention inside is called without positions",
     ),
     "block_weights_unasked": Broken(
         "block", {"{} if weights is None else ": ""}, ("interface",), "is not set"
@@ -939,6 +997,12 @@ BROKEN: Mapping[str, Broken] = {
         ("rows",),
         "a call with a part of another tensor failed: RuntimeError: view size is not compatible",
     ),
+    "squeezes_a_batch_of_one": Broken(
+        "ffn",
+        before("x = x.squeeze()"),
+        ("rows",),
+        "in a call, a row alone gives (6, 16), and each of 2 rows (1, 6, 16)",
+    ),
     "mixes_rows_when_causal": Broken(
         "attention",
         {"            if causal:\n": f"            if causal:\n                {MEAN_OF_VALUES}\n"},
@@ -972,6 +1036,12 @@ BROKEN: Mapping[str, Broken] = {
         {"output = self.head(x)": f"{MEAN}\n            output = self.head(x)"},
         ("rows",),
         "another output than alone",
+    ),
+    "starts_by_columns": Broken(  # as if each tensor that is no bias were a matrix
+        "init",
+        {"Uniform(self.bound)": "Uniform(self.bound / tensor.shape[1])"},
+        ("determinism",),
+        "for `query` [16], failed: IndexError: tuple index out of range",
     ),
     "starts_from_a_number": Broken(
         "init",
@@ -1120,7 +1190,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {"else memory": "else memory.detach()"},
         ("gradients",),
-        "over a memory: no gradient reaches the input memory",
+        "the input memory in 4 small batches\nhelp: what reads it is not detached",
     ),
     # precision
     "overflows": Broken(
@@ -1154,6 +1224,12 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("devices",),
         "`part.factor` is on cpu, although `reset_buffers` is called for another device",
+    ),
+    "looks_at_a_value": Broken(
+        "ffn",
+        before("x = x * float(x.mean().item() > -9)"),
+        ("devices",),
+        "help: compute with the tensor, as by `torch.where`: `item()` waits for a GPU",
     ),
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),
     "half": Broken(
@@ -1229,7 +1305,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # compiles
     "asks_values": Broken(
-        "ffn", before("x = x if float(x.sum()) < 1e9 else -x"), ("compiles",), "breaks the graph"
+        "ffn",
+        before("x = x if float(x.sum()) < 1e9 else -x"),
+        ("devices", "compiles"),
+        "that have no values failed",
     ),
     "asks_values_when_causal": Broken(
         "attention",
@@ -1237,8 +1316,8 @@ BROKEN: Mapping[str, Broken] = {
             "ClassVar[bool] = True": "ClassVar[bool] = False",
             "            if causal:\n": "            if causal and bool(x.isfinite().all()):\n",
         },
-        ("compiles",),
-        "torch.compile breaks the graph",
+        ("devices", "compiles"),
+        "a call with tensors that have no values failed",
     ),
     "other_when_compiled": Broken(
         "ffn",
@@ -1262,6 +1341,12 @@ BROKEN: Mapping[str, Broken] = {
     "looks_ahead_unsaid": Broken(
         "ffn",
         {**before("x = x + x.roll(-1, -2)"), FIELD: FIELD + MIXES},
+        ("tokens",),
+        "what sees later tokens says so: its `looks_ahead` is True",
+    ),
+    "looks_ahead_by_an_even_function": Broken(
+        "ffn",
+        {**before("x = x + x.roll(-1, -2).square()"), FIELD: FIELD + MIXES},
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
     ),
@@ -1324,7 +1409,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         before("x = x.view(2, -1, x.shape[-1])"),
         ("rows",),
-        "a row of the batch has another output than alone",
+        "a row alone gives (2, 3, 16), and each of 2 rows (1, 6, 16)\nhelp: any number of rows",
     ),
     "three_dimensions": Broken(
         "ffn",
@@ -1414,8 +1499,8 @@ BROKEN: Mapping[str, Broken] = {
     "block_of_nothing": Broken(
         "block",
         {
-            "further: dict[str, object] = {}": "further: dict[str, object] = {}\n"
-            "            x = x / x.norm(dim=-1, keepdim=True)"
+            "further: dict[str, object]": "x = x / x.norm(dim=-1, keepdim=True)\n"
+            "            further: dict[str, object]"
         },
         ("interface",),
         "a token of zeros gives NaN or infinity",
@@ -1836,6 +1921,12 @@ BROKEN: Mapping[str, Broken] = {
     "skip_unscaled": Broken(
         "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
     ),
+    "parallel_ignored": Broken(
+        "block",
+        {'if self.norm_placement == "parallel"': "if False"},
+        ("branches",),
+        '`norm_placement = "parallel"`, by which all branches read the same x, changes nothing',
+    ),
     "out_norm_ignored": Broken(
         "block", {'self.normed(name, "out", ': "("}, ("branches",), "the norm at `out` of the"
     ),
@@ -1973,7 +2064,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {MASKED: "if causal or (return_weights and mask is not None):  #", HIDE: "pass"},
         ("masks",),
-        "hides changes the output",
+        "help: what `mask` hides, and with `causal` what is later, has the weight 0 in attention",
     ),
     "mask_weak": Broken(
         "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"
@@ -2080,7 +2171,37 @@ BROKEN: Mapping[str, Broken] = {
         ("schema",),
         "a contradiction names the key `n_head`, which no component has",
     ),
+    "block_hides_padding_from_its_network": Broken(
+        "block",
+        {'{"mask": context.tokens} if self.ffn_takes_mask else {}': "{}"},
+        ("masks",),
+        "with `ffn` that takes a mask: a key at the start that a mask (batch, 1, 1, key) hides",
+    ),
+    "model_hides_padding_from_its_blocks": Broken(
+        "builder",
+        {"                tokens=padding,\n": ""},
+        ("masks",),
+        "with `block.ffn` that takes a mask: a token that `target_mask` hides changes the output",
+    ),
+    "model_hides_padding_from_its_embedding": Broken(
+        "builder",
+        {"mask=padding)": "mask=None)"},
+        ("masks",),
+        "with `embedding` that takes a mask: a token that `target_mask` hides changes the output",
+    ),
     # declared
+    "ties_not_made": Broken(
+        "builder",
+        {"setattr(model.get_submodule(owner), attribute": "(owner, attribute"},
+        ("declared",),
+        "`head.out.weight` is tied to nothing in the module and to embed.tokens.weight in the spec",
+    ),
+    "ties_unstated": Broken(
+        "builder",
+        {'{f"head.{name}": target for name, target in self.head.ties(TOKENS).items()}': "{}"},
+        ("declared",),
+        "with `head` that is tied to the token table, `ties` is empty",
+    ),
     "block_hides_that_it_sees_ahead": Broken(
         "block",
         {'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead': "return () if self.ffn"},

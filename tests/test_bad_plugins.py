@@ -210,6 +210,19 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "TypeError: `layout` of Mine is a property: write `def layout(self)`",
         MEND,
     ),
+    "describes by what nobody gives": (
+        GOOD.replace("def layout(self)", "def layout(self, spec)"),
+        "`layout` of Mine cannot be called as that of Component, missing a required argument: "
+        "'spec': write `def layout(self)`",
+        MEND,
+    ),
+    "does not take what its slot gives": (
+        "from zoo.slots import Embedding\n"
+        "class Mine(Embedding):\n    def build(self):\n        return None\n",
+        "`build` of Mine cannot be called as that of Embedding, too many positional arguments: "
+        "write `def build(self, scheme)`",
+        MEND,
+    ),
     "has a type that is not there": (
         GOOD + '    a: Nope[int]\n    b: "tuple[Nope, ...]"\n',
         "the type of `a` and of `b` of Mine names `Nope`, which is not defined",
@@ -643,7 +656,7 @@ def test_a_plugin_whose_build_fails(
         (
             "init",
             "class Mine(Init):\n    def distribution(self, tensor):\n        raise SystemExit(1)\n",
-            "the init of bad failed: SystemExit: 1",
+            "the init of bad, for `encoder.embed.tokens.weight` [10, 8], failed: SystemExit: 1",
         ),
         (
             "init",
@@ -662,6 +675,13 @@ def test_a_plugin_whose_build_fails(
             "class Mine(Builder):\n    def build(self):\n"
             "        from torch import nn\n        return nn.Identity()\n",
             "(Mine) returned `Identity()`, a Identity, and not a zoo.Transformer",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def build(self):\n"
+            "        from torch import nn\n        return nn.ModuleList([nn.Identity()])\n",
+            "(Mine) returned a ModuleList, and not a zoo.Transformer",
         ),
         (
             "builder",

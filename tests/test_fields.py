@@ -24,7 +24,8 @@ import torch
 import zoo
 from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
-from zoo.plugin_kit.hosts import MIXING_KIND, SIZES, complete, with_hosts
+from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
+from zoo.plugin_kit.parts import MIXING_KIND
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec

@@ -260,6 +260,29 @@ def test_a_new_block_tells_its_network_what_is_padding(tmp_path: Path) -> None:
     torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
 
 
+def test_a_new_block_passes_on_a_scheme_that_its_attention_reads(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    new_plugin("block", "mine", registry)
+    spec = {
+        "format": 1,
+        "name": "m",
+        "builder": "encoder",
+        "vocab": 20,
+        "n_layers": 1,
+        "d_model": 8,
+        "n_heads": 2,
+        "d_ff": 12,
+        "attention": "disentangled",
+        "position": {"kind": "disentangled", "max_distance": 4},
+    }
+    ids = torch.randint(1, 20, (1, 7), generator=torch.Generator().manual_seed(0))
+    mine, shipped = (
+        zoo.build({**spec, "block": kind}, dtype=torch.float64, registry=layered(registry))
+        for kind in ("mine", "residual")
+    )
+    torch.testing.assert_close(mine(ids), shipped(ids), rtol=0, atol=1e-12)
+
+
 def test_the_maps_of_the_templates_take_updates_and_8_bits(tmp_path: Path) -> None:
     registry = project(tmp_path)
     for slot in ("attention", "ffn", "head"):
@@ -462,6 +485,13 @@ def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path
     check_changed(tmp_path, "attention", {MIXED: f"{refusal}\n            {MIXED}"})
 
 
+def test_an_attention_may_be_even_in_its_input(tmp_path: Path) -> None:
+    """As where keys and values are products of two maps (Zhang et al. 2025, arXiv:2501.06425)."""
+    maps = "k, v = self.heads(self.k_proj(source)), self.heads(self.v_proj(source))"
+    products = maps.replace("(source)", "(source.square())")
+    check_changed(tmp_path, "attention", {maps: products})
+
+
 def test_an_attention_may_have_a_table_that_ends(tmp_path: Path) -> None:
     table = "x.new_zeros(16)[torch.arange(k.shape[-2], device=x.device)]"
     check_changed(tmp_path, "attention", {MIXED: MIXED.replace("= ", f"= {table} + ")})
@@ -630,13 +660,17 @@ def test_a_mask_that_a_reading_states_is_tested(tmp_path: Path) -> None:
     signature = "ids, *, source_mask=None, return_attention=False"
     unmasked = "self.mean(ids, source_mask, return_attention)"
     found = reasons_of(called(tmp_path, signature, unmasked, more=STATED))
-    assert found == {"masks": "a token that `source_mask` hides changes the output at others"}
+    told = "a token that `source_mask` hides changes the output at others\nhelp: what `mask` hides"
+    assert found.keys() == {"masks"}
+    assert found["masks"].startswith(told)
 
 
 def test_the_mask_of_each_input_is_tested(tmp_path: Path) -> None:
     unmasked = "self.mean(document, target_mask, return_attention)"
     found = reasons_of(called(tmp_path, TWO, unmasked, more=BOTH_STATED))
-    assert found == {"masks": "a token that `target_mask` hides changes the output at others"}
+    told = "a token that `target_mask` hides changes the output at others\nhelp: what `mask` hides"
+    assert found.keys() == {"masks"}
+    assert found["masks"].startswith(told)
 
 
 def test_a_target_has_the_mask_of_targets() -> None:
@@ -707,6 +741,19 @@ def bounded(folder: Path, key: str) -> Path:
 def test_a_class_may_stand_inside_an_if(tmp_path: Path) -> None:
     """Also with a string that begins at the margin."""
     check_plugin("norm", "bounded", registry=bounded(tmp_path, "bound"))
+
+
+def test_two_classes_of_one_name_are_told_with_their_lines(tmp_path: Path) -> None:
+    registry = bounded(tmp_path, "bound")
+    file = tmp_path / "mine.py"
+    file.write_text(f"class Bounded:\n    pass\n\n\n{file.read_text()}\n\n{SECOND}")
+    line = file.read_text().splitlines().index("class Bounded(RmsNorm):") + 1
+    told = rf"2 classes of the name Bounded.*\n.*mine\.py:1\n.*mine\.py:{line}\n.*help: rename"
+    with pytest.raises(AssertionError, match=told):
+        check_plugin("norm", "bounded", registry=registry)
+
+
+SECOND = 'class Bounded(RmsNorm):\n    """An RMS norm."""\n'
 
 
 def test_a_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:

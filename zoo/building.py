@@ -222,8 +222,15 @@ def place(
                 tables(device=device)
     left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if left:
+        hint = (
+            "what a module puts there in `__init__` has no values: compute it in "
+            "`def reset_buffers(self, *, device)`, on that device"
+        )
         raise PluginError(
-            f"the buffers {', '.join(left)} are not stored, and their module has no "
-            "`reset_buffers(device)` that computes them"
+            Problem(
+                f"the buffers {', '.join(left)} are not stored, and their module has no "
+                "`reset_buffers` that computes them",
+                help=hint,
+            )
         )
     return model

@@ -4,8 +4,9 @@ reported there and not by its later consequences."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import isfunction, signature
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic_core import PydanticKnownError, core_schema
@@ -21,8 +22,8 @@ _LISTS = (list, set, frozenset)
 
 
 def check_names(cls: type[BaseModel]) -> None:
-    """Check that no field hides a constant, a property or a method of a base class, and no method a
-    property.
+    """Check that no field hides a constant, a property or a method of a base class, no method a
+    property, and that a method can be called as that of the base class.
 
     Raises:
         TypeError: one does.
@@ -34,6 +35,10 @@ def check_names(cls: type[BaseModel]) -> None:
                 f"`{name}` of {cls.__name__} is a method, and a property of {owner.__name__}: "
                 f"write `@property` above `def {name}(self)`"
             )
+        if name.startswith("_") or owner is None:
+            continue
+        if isfunction(value) and isfunction(vars(owner)[name]):
+            _check_arguments(cls, name, value, owner)
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         owner = next((base for base in cls.__mro__[1:] if name in vars(base)), None)
         if owner is None or "ClassVar" in str(annotation):
@@ -46,6 +51,22 @@ def check_names(cls: type[BaseModel]) -> None:
         else:
             hint = "choose another name"
         raise TypeError(f"{message}; {hint}")
+
+
+def _check_arguments(
+    cls: type[BaseModel], name: str, method: Callable[..., Any], owner: type
+) -> None:
+    """Raise `TypeError` unless a method takes the arguments of that of the base class, by place."""
+    parameters = signature(vars(owner)[name]).parameters.values()
+    wanted = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    try:
+        signature(method).bind(*wanted)
+    except TypeError as error:
+        arguments = ", ".join(parameter.name for parameter in wanted)
+        raise TypeError(
+            f"`{name}` of {cls.__name__} cannot be called as that of {owner.__name__}, {error}: "
+            f"write `def {name}({arguments})`"
+        ) from None
 
 
 def undefined_type(cls: type[BaseModel], name: str) -> Problem:

@@ -58,13 +58,16 @@ def fill_initial(
 
 
 def _starts(spec: ModelSpec) -> dict[str, Distribution]:
-    with plugin_code(f"the init of {spec.name}"):
-        placed = (t for t in spec.layout.placed() if t.name not in spec.ties)
-        starts = {tensor.name: spec.model.init.start_of(tensor) for tensor in placed}
-        for name, start in starts.items():
+    starts = {}
+    for tensor in spec.layout.placed():
+        if tensor.name in spec.ties:
+            continue
+        with plugin_code(f"the init of {spec.name}, for `{tensor.name}` {list(tensor.shape)},"):
+            start = spec.model.init.start_of(tensor)
             if not isinstance(start, Distribution):
                 raise TypeError(
-                    f"`{name}` starts from {start!r}, which is not a distribution: return one of "
+                    f"it starts from {start!r}, which is not a distribution: return one of "
                     "zoo.distribution, such as Constant(0.0)"
                 )
+        starts[tensor.name] = start
     return starts

@@ -154,6 +154,17 @@ class Attention(Sublayer):
         return False
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """What `forward` takes beside what that of every attention does: the names of these values
+        in `zoo.context.LayerContext`, from which a block passes them on to its self-attention."""
+        taken = {
+            "scheme": self.reads is not None,
+            "global_tokens": self.takes_global_tokens,
+            "coordinates": self.axes > 1,
+        }
+        return tuple(name for name, is_taken in taken.items() if is_taken)
+
+    @property
     def rotation_key(self) -> str | None:
         """The key of an option without effect unless a position scheme rotates."""
         return None

@@ -223,18 +223,13 @@ class Residual(Block):
         from zoo_components.modules.block import with_norms
 
         sublayers = {name: with_norms(s) for name, s in self.sublayers().items()}
-        own, attention = self.self_position, self.self_attn
+        own = self.self_position
         if not own.absent:
             sublayers["self_attn"].add_module(own.site, own.build())
-        takes = {
-            "scheme": attention.reads,
-            "global_tokens": attention.takes_global_tokens,
-            "coordinates": attention.axes > 1,
-        }
         return cls(
             sublayers,
             feed_forwards={name: one.takes_mask for name, one in self._feed_forwards().items()},
-            takes=[name for name, taken in takes.items() if taken],
+            takes=self.self_attn.takes,
             scheme_name=None if own.absent else own.site,
             incremental=not self.not_incremental,
             dropout=self.dropout,

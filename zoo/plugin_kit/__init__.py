@@ -3,6 +3,7 @@
 project.py              files of projects, and of new components
 check.py, report.py     the checks of a plugin, in their order, and their results
 hosts.py, sizes.py      the smallest spec around a component
+parts.py                what is put inside blocks and builders; part_modules.py, its modules
 inputs.py               small random inputs
 assertions.py           what outputs have to be
 
@@ -13,7 +14,8 @@ structure.py, state.py  the fields and the tensors
 Promises about its calls:
 promises.py             most of them
 branches.py             the branches of a block
-declared.py             what blocks and builders pass on
+declared.py             what blocks and builders say of their parts
+passed_on.py            what they pass on to these
 learning.py             training
 precision.py            dtypes; rounding.py, what is rounded on the way
 cuts.py, cut_worker.py  parts of a module, in several processes

@@ -77,7 +77,10 @@ def expect(what: str, found: object, *shape: int | None) -> None:
     """Raises PromiseError unless `found` is a tensor of this shape; None matches any size."""
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     if not isinstance(found, torch.Tensor):
-        raise PromiseError(f"{what} must be a tensor ({sizes}), not {type(found).__name__}")
+        raise PromiseError(
+            f"{what} must be a tensor ({sizes}), not {type(found).__name__}",
+            help="end `forward` with `return` and the output" if found is None else None,
+        )
     fits = len(shape) == found.dim() and all(
         want in (None, size) for want, size in zip(shape, found.shape, strict=True)
     )
@@ -97,6 +100,27 @@ def expect_call(forward: Callable[..., Any], *args: object, **options: object) -
             f"  {code.co_filename}:{code.co_firstlineno}, in {code.co_name}",
             help=f"it is called with {len(args)} by place{keywords}",
         ) from None
+
+
+def expect_positions(module: nn.Module, call: Callable[[], object]) -> None:
+    """Raises PromiseError if, in a call of a module, an attention inside is given no positions."""
+    given: list[object] = []
+
+    def note(_: nn.Module, __: object, options: dict[str, Any]) -> None:
+        given.extend(value for name, value in options.items() if name == "positions")
+
+    inside = [one for one in module.modules() if one is not module]
+    hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in inside]
+    call()
+    for hook in hooks:
+        hook.remove()
+    if any(value is None for value in given):
+        raise PromiseError(
+            "an attention inside is called without positions, which say where its queries are, "
+            "with a cache and beside padding",
+            help="pass on `positions=context.positions`, and in a builder "
+            "`LayerContext(positions=...)`",
+        )
 
 
 def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> None:

@@ -165,7 +165,7 @@ class AttendingDriver(Driver):
         if not close(fused, output, 1e-5) and close(fused, self.attend(inputs)[0], 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
         for values in weights.values():
-            expect("the weights", values, BATCH, None, LENGTH, None)
+            expect("the weights (batch, heads, query, key)", values, BATCH, None, LENGTH, None)
 
     @property
     def takes_rotation(self) -> bool:
@@ -295,14 +295,15 @@ class AttendingDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
-        yield from self._leaks_of_padding(inputs)
+        yield from self.leaks_of_padding()
         if not self.looks_ahead:
             yield from self._leaks_of_later(inputs)
             yield from self._leaks_of_pairs(inputs)
 
-    def _leaks_of_padding(self, inputs: Tensors) -> Iterator[str]:
+    def leaks_of_padding(self) -> Iterator[str]:
         """What a mask of keys hides, on either side: what reads earlier tokens alone never sees
         padding on the right."""
+        inputs = self.inputs(torch.float64)
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
         for side, hidden, others in sides:
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)

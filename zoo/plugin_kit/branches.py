@@ -10,7 +10,7 @@ import torch
 from zoo.errors import SpecError
 from zoo.plugin_kit.assertions import SAME, close
 from zoo.plugin_kit.drivers import hosted
-from zoo.plugin_kit.hosts import put
+from zoo.plugin_kit.hosts import complete, host_data, put
 from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
 from zoo.registry import Registry
@@ -21,8 +21,10 @@ _SITES = get_args(NormSite)
 
 
 def branches(spec: ModelSpec, registry: Registry) -> None:
-    """A block applies the norms and the scales of each of its branches (`zoo.slots.Sublayer`)."""
-    for path in _branches_of(spec.to_dict()):
+    """A block applies the norms and the scales of each of its branches (`zoo.slots.Sublayer`), and
+    sums branches up in parallel where `norm_placement` says so, or refuses that."""
+    paths = list(_branches_of(spec.to_dict()))
+    for path in paths:
         name = ".".join(path[1:])
         plain = _output_with(spec, path, {"norms": list(_SITES)}, registry)
         changes: dict[str, dict[str, Any]] = {
@@ -39,6 +41,36 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
                     f"{what} of the branch `{name}` changes nothing",
                     help="x = out(skip_scale * x + residual_scale * post(f(pre(x))))",
                 )
+    if len(paths) > 1:
+        _check_parallel(spec, registry)
+
+
+def _check_parallel(spec: ModelSpec, registry: Registry) -> None:
+    """Raises PromiseError if a block that goes by `norm_placement` goes by all but `"parallel"`,
+    which has the norms of `"pre"`."""
+    outputs = {name: _output_placed(spec, name, registry) for name in ("pre", "post", "parallel")}
+    pre, post, parallel = outputs.values()
+    if pre is None or post is None or parallel is None or close(post, pre, SAME):
+        return
+    if close(parallel, pre, SAME):
+        raise PromiseError(
+            '`norm_placement = "parallel"`, by which all branches read the same x, changes nothing',
+            help="a block whose branches run one after the other refuses it in a validator: "
+            '`raise contradiction("...", "norm_placement")`',
+        )
+
+
+def _output_placed(spec: ModelSpec, placement: str, registry: Registry) -> torch.Tensor | None:
+    """Return the output of the block with this `norm_placement`; None if it is refused."""
+    host: Any = spec.model
+    block = host.part
+    stated = {"memory_width": host.memory_width} if host.memory_width is not None else {}
+    data = host_data("block", block.kind, type(block).example, registry)
+    try:
+        placed = complete({**data, **stated, "norm_placement": placement}, registry)
+    except SpecError:
+        return None
+    return _output_of(placed, registry)
 
 
 def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -61,5 +93,9 @@ def _output_with(
         changed = read_spec(data, registry=registry)
     except SpecError:
         return None
-    driver = hosted(changed, registry, torch.float64)
+    return _output_of(changed, registry)
+
+
+def _output_of(spec: ModelSpec, registry: Registry) -> torch.Tensor:
+    driver = hosted(spec, registry, torch.float64)
     return driver(*driver.inputs(torch.float64))[0]

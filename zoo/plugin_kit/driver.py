@@ -106,6 +106,13 @@ class Driver:
             for row in range(BATCH):
                 alone = way(*(t[row : row + 1] for t in inputs))
                 for one, all_rows in zip(alone, together, strict=True):
+                    if one.shape[1:] != all_rows.shape[1:]:
+                        raise PromiseError(
+                            f"in a call{told}, a row alone gives {tuple(one.shape)}, and each of "
+                            f"{BATCH} rows {(1, *all_rows.shape[1:])}",
+                            help="any number of rows may come, also one, whose dimension a "
+                            "`squeeze()` of all leaves out: go by `x.shape`",
+                        )
                     if not close(one, all_rows[row : row + 1], SAME):
                         raise PromiseError(
                             f"in a call{told}, a row of the batch has another output than alone",
@@ -137,6 +144,10 @@ class Driver:
         """Yield a message for each dependence of the output on masked inputs. The model is in
         float64."""
         return iter(())
+
+    def leaks_of_padding(self) -> Iterator[str]:
+        """Yield those for a mask of padding."""
+        return self.leaks()
 
 
 def weighted_sum(outputs: Iterable[torch.Tensor], random: torch.Generator) -> torch.Tensor:

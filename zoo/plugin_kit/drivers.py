@@ -21,6 +21,7 @@ from zoo.plugin_kit.assertions import (
     expect_by_token,
     expect_call,
     expect_no_later,
+    expect_positions,
 )
 from zoo.plugin_kit.attending import Attended
 from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
@@ -170,11 +171,10 @@ class BlockDriver(ContinuingDriver):
     def check(self, inputs: Tensors) -> None:
         super().check(inputs)
         _expect_finite_at_zero(self, inputs)
-        positions: list[object] = []
+        expect_positions(self.model.part, lambda: self.attend(inputs))
         weights: list[torch.Tensor] = []
 
         def note(_: nn.Module, __: object, given: dict[str, Any], output: object) -> None:
-            positions.extend(value for name, value in given.items() if name == "positions")
             if given.get("return_weights") and isinstance(output, tuple):
                 weights.extend(value for value in output[1:] if isinstance(value, torch.Tensor))
 
@@ -187,12 +187,6 @@ class BlockDriver(ContinuingDriver):
             raise PromiseError(
                 f"the weights are returned by the name `{min(unknown)}`, which no model looks for",
                 help="they are `self_attn` and `cross_attn`",
-            )
-        if any(value is None for value in positions):
-            raise PromiseError(
-                "an attention inside is called without positions, which say where its queries are, "
-                "with a cache and beside padding",
-                help="pass on `positions=context.positions`",
             )
         if weights and not returned:
             raise PromiseError(

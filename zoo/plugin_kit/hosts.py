@@ -12,12 +12,13 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
 from zoo.errors import SpecError, ZooError
 from zoo.layout import LayerList, Layout, Tensor, embedding, linear, vector
+from zoo.plugin_kit.parts import PARTS
 from zoo.plugin_kit.sizes import SIZES
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
@@ -30,6 +31,7 @@ from zoo.slots import (
     FeedForward,
     Head,
     Norm,
+    NormPlacement,
     Plugin,
     Position,
 )
@@ -66,6 +68,7 @@ class Host(Builder):
 
 
 class BlockHost(Host):
+    norm_placement: NormPlacement = "pre"
     memory_width: Size | None = None
     grid: tuple[int, int, int] = GRID
     part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
@@ -125,8 +128,8 @@ class ReadingHost(AttentionHost):
 
 
 class InitHost(Builder):
-    """A model of bare tensors, one of each role, outside of layers and in them, which the init
-    under test initializes."""
+    """A model of bare tensors of each role, outside of layers and in them, from a kernel with three
+    dimensions to a number with none, which the init under test initializes."""
 
     def layout(self) -> Layout:
         layer = Layout({"up": linear(16, 32), "down": linear(32, 16, residual=True)})
@@ -135,6 +138,8 @@ class InitHost(Builder):
                 "tokens": embedding(11, 16),
                 **layer.parts,
                 "layers": LayerList(((range(2), layer),)),
+                "query": Tensor((16,), fan_in=16, fan_out=1),
+                "gain": Tensor((), fan_in=1, fan_out=1),
                 "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
                 "norm": Layout({"weight": vector(16, value=1.0), "bias": vector(16, "bias")}),
             }
@@ -145,55 +150,6 @@ class InitHost(Builder):
 
         return Bare({name: tensor.shape for name, tensor in self.layout().tensors()})
 
-
-class MixingAttention(Attention):
-    """An attention that needs all tokens at once."""
-
-
-class LooksAhead:
-    """A part in which a token sees later ones."""
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
-
-
-class MixingNetwork(LooksAhead, FeedForward):
-    """A network in which a token sees later ones."""
-
-    recordable: ClassVar[bool] = False
-
-
-class MixingEmbedding(LooksAhead, Embedding):
-    """An embedding in which a token sees later ones."""
-
-
-class FewPositions(Position):
-    """Positions that end, and that are encoded differently in longer sequences."""
-
-    rotates: ClassVar[bool] = True
-    n_positions: ClassVar[int] = 7
-
-    @property
-    def longest(self) -> int:
-        return self.n_positions
-
-    def changes(self, before: int, after: int) -> bool:
-        return True
-
-
-MIXING: Mapping[str, type[Plugin]] = {
-    "attention": MixingAttention,
-    "ffn": MixingNetwork,
-    "embedding": MixingEmbedding,
-    "position": FewPositions,
-}
-"""Descriptions of what generation has to be told of, by their slots."""
-MIXING_KIND = "check_mixing"
 
 HOSTS: Mapping[str, type[Builder]] = {
     "block": BlockHost,
@@ -210,17 +166,18 @@ HOSTS: Mapping[str, type[Builder]] = {
 
 
 def with_hosts(registry: Registry) -> Registry:
-    """Return the registry with the hosts as additional builders, and what mixes tokens as an
-    additional kind of its slot."""
+    """Return the registry with the hosts as additional builders, and the parts of
+    `zoo.plugin_kit.parts` as additional kinds of their slots."""
     source = Document(__name__, {})
 
     def entry(slot: str, kind: str, cls: type[Plugin]) -> Entry:
-        return Entry(slot, kind, f"{__name__}:{cls.__name__}", source, Path())
+        return Entry(slot, kind, f"{cls.__module__}:{cls.__name__}", source, Path())
 
     hosts = {_host(slot): entry("builder", _host(slot), cls) for slot, cls in HOSTS.items()}
     more: dict[str, dict[str, Entry]] = {"builder": hosts}
-    for slot, cls in MIXING.items():
-        more[slot] = {MIXING_KIND: entry(slot, MIXING_KIND, cls)}
+    for kind, parts in PARTS.items():
+        for slot, cls in parts.items():
+            more.setdefault(slot, {})[kind] = entry(slot, kind, cls)
     plugins = registry.plugins | {
         slot: registry.plugins[slot] | kinds for slot, kinds in more.items()
     }

@@ -39,9 +39,14 @@ def ids(seed: int, length: int = LENGTH) -> torch.Tensor:
 
 
 def with_another(x: torch.Tensor, position: int) -> torch.Tensor:
-    """Return a copy of `x` with different values at a position."""
+    """Return a copy of `x` with different values at a position. A vector becomes one of another
+    length and direction, and not its opposite: even functions, such as products of two maps, have
+    the same output for both."""
     changed, old = x.clone(), x[:, position]
-    changed[:, position] = -old if x.is_floating_point() else old % (VOCAB - 1) + 1
+    if x.is_floating_point():
+        changed[:, position] = old - 3.0 * old.roll(1, -1)
+    else:
+        changed[:, position] = old % (VOCAB - 1) + 1
     return changed
 
 

@@ -136,12 +136,21 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
             continue
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         each = told and f", each{told}"
+        help = (
+            "what the output depends on is neither detached nor unused; if it is one of many "
+            "experts, of which a batch reaches a few, state few in the description's `example`, "
+            'such as `example = {"n_experts": 4}`'
+        )
+        if left == ["the input memory"]:
+            help = (
+                "what reads it is not detached; a block or an attention that attends to no memory "
+                "refuses it: a validator raises a `ValueError` if its `memory_width` or "
+                "`key_width` is not None"
+            )
         raise PromiseError(
             f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
             f"{each}",
-            help="what the output depends on is neither detached nor unused; if it is one of many "
-            "experts, of which a batch reaches a few, state few in the description's `example`, "
-            'such as `example = {"n_experts": 4}`',
+            help=help,
         )
 
 

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from zoo.building import build, build_on_meta
 from zoo.loading import load
@@ -21,8 +21,10 @@ from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.hosts import BlockHost, Host
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
+from zoo.plugin_kit.passed_on import check_heard, leaks_of_parts
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
@@ -40,6 +42,12 @@ _MIXED = "on the same device", "different devices", "not on the expected device"
 """What torch says of tensors on two devices."""
 
 
+_HIDING = (
+    "what `mask` hides, and with `causal` what is later, has the weight 0 in attention and is left "
+    "out of other sums; a block passes both on from its context, and a builder into it"
+)
+
+
 def interface(spec: ModelSpec, registry: Registry) -> None:
     """The module takes the arguments and returns the values that its slot specifies."""
     driver = hosted(spec, registry, torch.float32)
@@ -47,6 +55,8 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     before = shared_state(driver.model)
     driver.check(inputs)
     _expect_nothing_shared("", before, shared_state(driver.model))
+    if isinstance(spec.model, BlockHost) and spec.model.memory_width is None:
+        check_heard(spec, registry)
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
         called: list[nn.Module] = []
@@ -207,6 +217,12 @@ def devices(spec: ModelSpec, _registry: Registry) -> None:
             help="make tensors on the device of x: `x.new_ones(...)`, or "
             "`torch.arange(n, device=x.device)`",
         )
+    if isinstance(failure, DataDependentOutputException):
+        raise PromiseError(
+            describe_failure("a call with tensors that have no values", failure).message,
+            help="compute with the tensor, as by `torch.where`: `item()` waits for a GPU, and "
+            "`zoo show --flops` calls the module with tensors that have no values",
+        )
 
 
 def _call_on_meta(spec: ModelSpec, model: Transformer) -> None:
@@ -274,8 +290,11 @@ def _check_what_is_kept(driver: Driver) -> None:
 def masks(spec: ModelSpec, registry: Registry) -> None:
     """Masked inputs do not change the output, and a query that sees nothing does not give NaN."""
     leaks = list(hosted(spec, registry, torch.float64).leaks())
+    if not leaks and (isinstance(spec.model, BlockHost) or not isinstance(spec.model, Host)):
+        leaks = list(leaks_of_parts(spec, registry))
     if leaks:
-        raise PromiseError("\n".join(leaks))
+        message = "\n".join(leaks)
+        raise PromiseError(message, help=None if "\nhelp: " in message else _HIDING)
 
 
 def nothing(spec: ModelSpec, registry: Registry) -> None:

@@ -139,6 +139,7 @@ def layout(spec: ModelSpec, _registry: Registry) -> None:
     number of parameters, where those start that the module sets to a number, and the number of
     elements of the buffers that are not stored."""
     model = build_on_meta(spec, torch.float32)
+    _check_tables(model)
     stored = model.state_dict().keys()
     tables = {name: table for name, table in model.named_buffers() if name not in stored}
     n_elements = sum(table.numel() for table in tables.values())
@@ -166,6 +167,25 @@ def layout(spec: ModelSpec, _registry: Registry) -> None:
                 f"the layout says, by its role ({told})",
                 help=f'state `role="constant", value={value:g}` in the layout, or leave the start '
                 "to it by `torch.empty`",
+            )
+
+
+def _check_tables(model: nn.Module) -> None:
+    """Raises PromiseError for a table with an option of `nn.Embedding` that changes how it learns,
+    which neither the layout nor a spec says."""
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Embedding):
+            continue
+        if module.padding_idx is not None:
+            raise PromiseError(
+                f"`{name}` has `padding_idx={module.padding_idx}`: the vector of this id never "
+                "learns, and starts as those of the others",
+                help="leave it out; what is padding, the mask says",
+            )
+        if module.sparse:
+            raise PromiseError(
+                f"`{name}` has `sparse=True`, and training takes dense gradients alone",
+                help="leave it out",
             )
 
 

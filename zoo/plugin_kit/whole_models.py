@@ -15,7 +15,7 @@ from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
 from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.prompts import Rows
-from zoo.plugin_kit.assertions import SAME, close, expect, expect_call, passes
+from zoo.plugin_kit.assertions import SAME, close, expect, expect_call, expect_positions, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.inputs import (
     BATCH,
@@ -145,6 +145,7 @@ class BuilderDriver(Driver):
         again = returned[0]
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
+        expect_positions(self.model, lambda: self(*inputs))
         self._check_vocabularies(inputs)
 
     def _check_vocabularies(self, inputs: Tensors) -> None:

@@ -17,8 +17,8 @@ from zoo.wording import did_you_mean
 
 
 def written(cls: type[Plugin], registry: Registry) -> None:
-    """The file reads each field that the class adds; contradictions point at keys that there
-    are."""
+    """The file has one class of this name, and reads each field that the class adds; contradictions
+    point at keys that there are."""
     try:
         lines, above = inspect.findsource(cls)
     except OSError:
@@ -26,8 +26,21 @@ def written(cls: type[Plugin], registry: Registry) -> None:
     # The whole file: the lines of a class inside an `if` or a function are no Python by themselves.
     file = ast.parse("".join(lines))
     own = next(found for found in _classes(file) if _first_line(found) == above + 1)
+    written_once(cls, file)
     unread_fields(cls, file, own)
     contradictions(cls, own, registry)
+
+
+def written_once(cls: type[Plugin], file: ast.Module) -> None:
+    """No two classes at the top of the file have the name: the last one would be registered."""
+    top = [one for one in file.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__]
+    if len(top) > 1:
+        lines = "".join(f"\n  {inspect.getfile(cls)}:{one.lineno}" for one in top)
+        raise PromiseError(
+            f"the file has {len(top)} classes of the name {cls.__name__}, of which the last one "
+            f"replaces the others{lines}",
+            help="rename all but one, and name in the registry which one is meant",
+        )
 
 
 def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> None:

@@ -116,10 +116,20 @@ def _not_imported(error: BaseException, frames: Sequence[traceback.FrameSummary]
     name = re.escape(error.name)
     if not re.search(rf"^ .*\bimport\b.*\b{name}\b", text, flags=re.MULTILINE):
         return None
+    if (frames[-1].line or "").startswith("def ") and "annotations" not in _futures(text):
+        return (
+            "begin the file with `from __future__ import annotations`, by which types are not "
+            "evaluated"
+        )
     return (
         f"import {quoted(error.name)} in the function too that holds this code; what is imported "
         "under `TYPE_CHECKING` is for type checkers alone"
     )
+
+
+def _futures(text: str) -> str:
+    """Return the lines of a file that import from `__future__`."""
+    return "".join(re.findall(r"^from __future__ import .*", text, flags=re.MULTILINE))
 
 
 def _frozen(error: BaseException) -> str | None:

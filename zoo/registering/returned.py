@@ -52,7 +52,8 @@ def _wrongly_returned(
     elif isinstance(returned, type):
         what, hint = f"the class {quoted(returned.__name__)}", "return an instance of it"
     else:
-        what = f"{quoted(returned)}, a {type(returned).__name__}"
+        text, of = str(returned), f"a {type(returned).__name__}"
+        what = of if "\n" in text else f"{quoted(text)}, {of}"  # such as a module of several parts
         hint = f"return an instance of {wanted}"
     code = inspect.unwrap(method).__code__
     return Problem(

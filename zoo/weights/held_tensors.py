@@ -79,18 +79,19 @@ def differences_from_spec(model: Transformer) -> list[str]:
         name: _Described(tensor.shape, tensor.dtype, tensor.buffer)
         for name, tensor in model.spec.tensors.items()
     }
+    ties = {other: first for (first, *others), _ in by_name for other in others}
+    stated = model.spec.ties
+    otherwise_tied = {n for n in ties.keys() | stated.keys() if ties.get(n) != stated.get(n)}
     differences = [
         f"`{name}` is {tensors.get(name, 'absent')} in the module and "
         f"{described.get(name, 'absent')} in the layout"
-        for name in sorted(tensors.keys() | described.keys())
+        for name in sorted((tensors.keys() | described.keys()) - otherwise_tied)
         if tensors.get(name) != described.get(name)
     ]
-    ties = {other: first for (first, *others), _ in by_name for other in others}
     differences += [
         f"`{name}` is tied to {ties.get(name, 'nothing')} in the module and to "
-        f"{model.spec.ties.get(name, 'nothing')} in the spec"
-        for name in sorted(ties.keys() | model.spec.ties.keys())
-        if ties.get(name) != model.spec.ties.get(name)
+        f"{stated.get(name, 'nothing')} in the spec"
+        for name in sorted(otherwise_tied)
     ]
     return differences
 

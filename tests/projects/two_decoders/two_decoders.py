@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
-from zoo.component import Part, Shared, Size, Slot
+from pydantic import model_validator
+
+from zoo.component import Part, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.purpose import Generation, Reading
 from zoo.slots import Builder, Head
@@ -32,6 +34,12 @@ class TwoDecoders(Builder):
     """The second decoder."""
     head: Annotated[Head, Slot("head")]
     """What is made of the mixed states."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TwoDecoders:
+        if self.head.ties("left.embed.tokens.weight"):
+            raise contradiction("each decoder has its table, and the head is tied to one", "head")
+        return self
 
     @property
     def reading(self) -> Reading:
