@@ -205,6 +205,11 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "is not a description for the slot `ffn`",
         "name the class, `Mine`, and not an instance of it",
     ),
+    "is the class of its slot": (
+        "from zoo.slots import FeedForward as Mine\n",
+        "is not a description for the slot `ffn`",
+        "make it a subclass of zoo.slots.FeedForward",
+    ),
     "describes by a property": (
         GOOD.replace("    def layout", "    @property\n    def layout"),
         "TypeError: `layout` of Mine is a property: write `def layout(self)`",

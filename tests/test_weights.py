@@ -615,6 +615,10 @@ def swap_ties(model: Any) -> None:
 
 CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extra": (lambda m: m.register_parameter("more", nn.Parameter(torch.ones(1))), "`more` is a"),
+    "many extra": (
+        lambda m: [m.register_parameter(f"p{i}", nn.Parameter(torch.ones(1))) for i in range(11)],
+        "`p6` is a float parameter [1] in the module and absent in the layout\n  and 3 more\n",
+    ),
     "extra buffer": (lambda m: m.register_buffer("more", torch.ones(1)), "`more` is a"),
     "missing": (lambda m: delattr(m.encoder, "norm"), "`encoder.norm.weight` is absent"),
     "wider": (lambda m: setattr(m.head, "out", nn.Linear(8, 12, bias=False)), "`head.out.weight`"),

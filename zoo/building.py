@@ -27,6 +27,7 @@ from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import usable_dtype
 from zoo.weights.held_tensors import DESCRIPTION, differences_from_spec, owners, stored
+from zoo.wording import first_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -189,7 +190,7 @@ _DRAWS = {
 
 def _check_described(model: Transformer) -> None:
     if differences := differences_from_spec(model):
-        shown = "\n  ".join(differences[:8])
+        shown = "\n  ".join(first_of(differences, 8))
         raise PluginError(
             Problem(
                 f"{model.spec.name}: a plugin's `layout` is not what its `build` makes\n  {shown}",

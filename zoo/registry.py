@@ -132,7 +132,7 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
         problem = Problem(message, entry.place, shown.help, named())
         raise PluginError(problem) from error.__cause__
     interface = _interface(entry.group)
-    if not (isinstance(plugin, type) and issubclass(plugin, interface)):
+    if not (isinstance(plugin, type) and issubclass(plugin, interface)) or plugin is interface:
         message = f"{quoted(entry.target)} is not a description for the slot `{entry.group}`"
         hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
         if isinstance(plugin, interface):

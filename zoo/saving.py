@@ -27,7 +27,7 @@ from zoo.weights.held_tensors import (
     stored,
 )
 from zoo.weights.writer import Content, destination
-from zoo.wording import quoted
+from zoo.wording import first_of, quoted
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
@@ -140,7 +140,7 @@ def _refuse_differing(model: Transformer) -> None:
     """Raise `WeightsError` for tensors or layers that are not those of the spec."""
     spec = model.spec
     if differences := differences_from_spec(model):
-        shown = "\n  ".join(differences[:8])
+        shown = "\n  ".join(first_of(differences, 8))
         raise WeightsError(
             Problem(
                 f"the tensors of {spec.name} are not those of its spec\n  {shown}",

@@ -85,6 +85,12 @@ def allowed(known: Iterable[str]) -> str:
     return "allowed here: " + ", ".join(f"`{known}`" for known in names[:40]) + more
 
 
+def first_of(items: Sequence[str], most: int) -> list[str]:
+    """Return the first items, and after them how many more there are."""
+    n_more = len(items) - most
+    return [*items[:most], f"and {n_more} more"] if n_more > 0 else [*items]
+
+
 def quoted(name: object, most: int | None = None) -> str:
     """Return `name` quoted for a message, shortened to `most` characters: by default 80, or 500 for
     a path."""

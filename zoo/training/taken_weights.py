@@ -10,7 +10,7 @@ from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 from zoo.weights.file import Header
 from zoo.weights.matching import like, patterns_for
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import did_you_mean, first_of, quoted
 
 _SHOWN = 4
 """The most names of weights in a message."""
@@ -46,9 +46,7 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
         else:
             found[name] = stored_as[names[0]]
     if wrong:
-        told = [f"`{name}` {why}" for name, why in list(wrong.items())[:_SHOWN]]
-        if len(wrong) > _SHOWN:
-            told.append(f"and {len(wrong) - _SHOWN} more")
+        told = first_of([f"`{name}` {why}" for name, why in wrong.items()], _SHOWN)
         raise TrainingError(
             Problem(
                 f"not all weights of {spec.name} can be taken from "
