@@ -210,16 +210,6 @@ def test_layer_rules_take_what_stands_around_them() -> None:
     assert at(spec, "encoder.block.ffn.kind") == "mlp"
 
 
-@pytest.mark.parametrize("rule", ["first = 1", "every = 2\nstart = 0"])
-def test_a_rule_that_states_nothing_is_a_mistake(rule: str) -> None:
-    with pytest.raises(zoo.SpecError) as caught:
-        read("[[encoder.layers]]", rule)
-    [problem] = caught.value.problems
-    assert problem.message == "the rule states nothing"
-    assert problem.help is not None
-    assert "state what differs in these layers" in problem.help
-
-
 # The block's own table, the rule, the resulting value in the rule's layers, and in the others.
 BESIDE = {
     "a value, and the same of one component": (

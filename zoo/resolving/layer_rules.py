@@ -84,7 +84,7 @@ class LayerRuleTables:
                 stated[key] = entry.value if isinstance(entry, Leaf) else None
         assert stack.n_layers is not None  # the caller ensures it
         try:
-            found = selected(stated, stack.n_layers)
+            return selected(stated, stack.n_layers)
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
             is_beyond = isinstance(error, NoSuchLayerError)
@@ -92,10 +92,6 @@ class LayerRuleTables:
             self.findings.add_once(Problem(str(error), where.place(value=True), related=notes))
             self.usage.use_all(rule)
             return []
-        if rule.entries.keys() <= {*SELECTORS, START}:
-            hint = "state what differs in these layers, such as `d_ff = ...`, or leave the rule out"
-            self.findings.add_once(Problem("the rule states nothing", rule.place(), hint))
-        return found
 
 
 def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
