@@ -43,11 +43,13 @@ class Freed:
 
     def check(self) -> None:
         """Raise `ZooError` if something could not be removed, such as the files of another user."""
-        for path, error in self.kept.items():
-            more = f" and {len(self.kept) - 1} more" if len(self.kept) > 1 else ""
-            message = f"cannot remove {quoted(path)}{more}: {error.strerror or error}"
-            hint = "`zoo gc` by the user to whom it belongs does"
-            raise ZooError(Problem(message, help=hint))
+        if not self.kept:
+            return
+        path, error = next(iter(self.kept.items()))
+        more = f" and {len(self.kept) - 1} more" if len(self.kept) > 1 else ""
+        message = f"cannot remove {quoted(path)}{more}: {error.strerror or error}"
+        hint = "`zoo gc` by the user to whom it belongs does"
+        raise ZooError(Problem(message, help=hint))
 
 
 def collect(store: Store, *, grace: float = GRACE) -> Freed:
