@@ -30,7 +30,7 @@ def key_sources(layers: Sequence[Alike], rules: Sequence[Sequence[int]]) -> dict
     """
     attentions = [group.block.self_attention for group in layers]
     if all(attention is None or attention.needs_keys is None for attention in attentions):
-        return {}
+        return {}  # as in most stacks, of which no layer is looked at
     group_of = {layer: group for group, alike in enumerate(layers) for layer in alike.at}
     rule_of = {layer: rule for rule, numbers in enumerate(rules) for layer in numbers}
     found: dict[int, int] = {}

@@ -111,9 +111,8 @@ def _bands(n_bands: int, rate: int, n_fft: int) -> torch.Tensor:
     area 1, whose corners are the peaks of the bands beside it. The peaks are evenly spaced in
     mel."""
     highest = 15 + math.log(HIGHEST / 1000) / STEP
-    corners = _hertz(torch.linspace(0, highest, n_bands + 2, dtype=torch.float64, device="cpu"))[
-        :, None
-    ]
+    peaks = torch.linspace(0, highest, n_bands + 2, dtype=torch.float64, device="cpu")
+    corners = _hertz(peaks)[:, None]
     at = torch.arange(n_fft // 2 + 1, dtype=torch.float64, device="cpu") * (rate / n_fft)
     return triangles(corners, at) * (2 / (corners[2:] - corners[:-2]))
 
