@@ -174,6 +174,6 @@ def test_addresses_of_nothing(
     missing = imported("hf://owner/none")
     assert missing.returncode == 2
     assert "owner/none cannot be read from the hub: 404" in missing.stderr
-    assert "`zoo import hf://owner/name` reads one" in refused("import", "owner/name")
+    assert "`zoo import hf://owner/name` reads a repository" in refused("import", "owner/name")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE forbids to reach hf://a/b" in refused("import", "hf://a/b")

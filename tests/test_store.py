@@ -1799,8 +1799,12 @@ def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFi
     ("name", "told"),
     [
         ("hf://owner/thing@main", "help: `zoo import hf://owner/thing@main` makes a model"),
-        ("owner/thing", "; `zoo import hf://owner/thing` reads a repository of the Hugging Face"),
-        ("owner/gpt2-large", "help: did you mean `gpt2-large`?"),
+        (
+            "owner/thing",
+            "help: `zoo import hf://owner/thing` reads a repository of the Hugging Face",
+        ),
+        ("owner/gpt2-large", "help: `zoo import hf://owner/gpt2-large` reads a repository"),
+        ("owner/gpt2-large", "the Hugging Face hub; did you mean `gpt2-large`?"),
     ],
 )
 def test_who_names_a_repository_is_told_how_to_import_it(

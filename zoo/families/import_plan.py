@@ -37,6 +37,7 @@ from zoo.families.scope import Scope
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
+from zoo.files.hints import of_repository
 from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
 from zoo.json_files import JsonFile, json_value, read_json
 from zoo.registry import Registry, load_registry
@@ -194,10 +195,10 @@ def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tupl
 def _check_folder(source: Path, where: Place) -> None:
     """Raise `WeightsError` if there is no such folder, or it holds an adapter, or a model in the
     form of OpenCLIP alone."""
+    at_hub = of_repository(str(source))
     check_folder(
         source,
-        "name one on this machine, with a config.json; `zoo import hf://owner/name` reads one of "
-        "the Hugging Face hub, and `zoo pull` fetches named models",
+        f"name one on this machine, with a {CONFIG}; {at_hub}, and `zoo pull` fetches named models",
     )
     if (source / ADAPTER_CONFIG).is_file():
         message = f"{ADAPTER_CONFIG} says that there is an adapter"

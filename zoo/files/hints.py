@@ -56,14 +56,19 @@ def neighbours(path: Path) -> list[str]:
 
 
 def of_no_model(name: str, known: Collection[str]) -> str:
-    """Return a help text for what is neither a file nor one of the known names of models: the
-    nearest name, or for an address, or the name of a repository, how to read that."""
+    """Return a help text for what is neither a file nor one of the known names of models: how to
+    read an address, or what may be a repository, and the nearest name."""
     if "://" in name:
         return f"`zoo import {typed(name)}` makes a model of a published checkpoint"
-    otherwise = "`zoo list models` lists the models"
-    if _REPOSITORY.fullmatch(name):
-        otherwise += f"; `zoo import hf://{name}` reads a repository of the Hugging Face hub"
-    return did_you_mean(name, known, otherwise)
+    others = did_you_mean(name, known, "`zoo list models` lists the models")
+    return f"{of_repository(name)}; {others}" if _REPOSITORY.fullmatch(name) else others
+
+
+def of_repository(name: str) -> str:
+    """Return a help text on how to read the repository of this name; if it cannot be the name of
+    one, any."""
+    found = name if _REPOSITORY.fullmatch(name) else "owner/name"
+    return f"`zoo import hf://{found}` reads a repository of the Hugging Face hub"
 
 
 def near(path: Path) -> str:
