@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,6 +49,15 @@ def _freeze() -> None:
 def _seed() -> None:
     """Draw the same numbers in every run, whichever tests a worker ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_cycles_found() -> Iterator[None]:
+    """Python looks for no cycles meanwhile, as it may not for many generations."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

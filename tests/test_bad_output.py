@@ -18,7 +18,7 @@ from trials import Refused, contents, process, spec, without_privileges
 
 import zoo
 from zoo.cli import run
-from zoo.errors import WeightsError
+from zoo.errors import WeightsError, ZooError
 from zoo.store.files import Store
 
 
@@ -155,6 +155,36 @@ def test_an_empty_name_is_not_the_working_directory(
     assert re.search(
         r"Invalid value for .*: the (path|name) is empty\n", refused(*shlex.split(line))
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "build spec.toml --output=~/out",
+        "lock spec.toml --output=~",
+        "schema --output='~/schema.json'",
+        "show spec.toml --svg='~/a.svg'",
+        "import out --output=~/there",
+        "push out '~/there' --license mit",
+        "init '~/project'",
+    ],
+)
+def test_no_folder_is_called_as_shells_call_the_home_folder(
+    line: str, built: dict[str, bytes], project: Path, refused: Refused
+) -> None:
+    assert f"after `=`, and Python does not either: write `{Path.home()}" in refused(
+        *shlex.split(line)
+    )
+    assert contents(project) == built
+    (project / "~").mkdir()  # who has made one means it
+    assert run(["build", "spec.toml", "-o", "~/out"]) == 0
+
+
+def test_python_makes_no_home_folder_of_it_either(project: Path) -> None:
+    (project / "spec.toml").write_text(spec())
+    with pytest.raises(ZooError, match=re.escape(f"write `{Path.home() / 'out'}`")):
+        zoo.save(zoo.build("spec.toml"), "~/out")
+    assert not (project / "~").exists()
 
 
 def test_a_file_in_the_place_of_a_folder(project: Path, refused: Refused) -> None:

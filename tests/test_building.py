@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from breadth import one_then_slow
+from small_specs import EXAMPLES, small
 from torch import nn
 from trials import python
 
@@ -301,6 +304,19 @@ print(*(name for name in ("torch._dynamo", "sympy") if name in sys.modules))
 def test_a_build_imports_no_compiler() -> None:
     """Importing torch's compiler takes longer than building most models."""
     assert python(IMPORTS % SMALL) == "\n"
+
+
+@pytest.mark.parametrize("path", one_then_slow(EXAMPLES), ids=lambda path: path.stem)
+def test_a_model_of_shipped_components_can_be_pickled(path: Path) -> None:
+    """As it is given to a process that is spawned."""
+    model = zoo.build(small(path))
+    again = pickle.loads(pickle.dumps(model))
+    assert again.spec == model.spec
+    before, after = (one.state_dict(keep_vars=True) for one in (model, again))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    places = {(name, other) for name in before for other in before if before[name] is before[other]}
+    assert all(after[name] is after[other] for name, other in places)
 
 
 def test_the_calls_of_a_model_are_typed(tmp_path: Path) -> None:

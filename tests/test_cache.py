@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from broken_plugins import KNOWS_NO_CACHE
 from small_specs import EXAMPLES, small
 
 import zoo
-from zoo.cache import Cache
+from zoo.cache import AttentionCache, Cache
 from zoo.generation.decoding import Decoding, Memory, RecomputeWarning
 from zoo.generation.prompts import read_ids
 from zoo.plugin_kit.project import new_plugin
@@ -450,12 +451,12 @@ def test_each_of_two_stacks_has_a_part_of_the_cache() -> None:
     cache, new = Cache(3), torch.zeros(2, 1, 1)
     for name, value in (("left", 1.0), ("right", 2.0)):
         for _ in range(2):
-            cache.part(name).append(1, seen=None, counted=None, device=new.device)
+            cache.part(name).past.append(1, seen=None, counted=None, device=new.device)
             cache.part(name).layer(0).of("").extend(torch.tensor([[[value]], [[-value]]]))
     cache.select(torch.tensor([1, 1]))
     for name, value in (("left", 1.0), ("right", 2.0)):
         part = cache.part(name)
-        assert part.length == 2
+        assert part.past.length == 2
         (kept,) = part.layer(0).of("").extend(new)
         assert kept.flatten().tolist() == [-value, -value, 0.0] * 2
     assert cache.n_bytes == 2 * 2 * 3 * 4  # stacks, rows, tokens, bytes
@@ -476,3 +477,35 @@ def test_a_mask_of_pairs_is_refused_with_a_cache() -> None:
             target_mask=torch.ones(1, 2, 2, dtype=torch.bool),
             cache=Cache(4),
         )
+
+
+def left_unfinished(model: Transformer, **options: Any) -> None:
+    next(zoo.stream(model, ROWS[:1], max_new_tokens=4, **options))
+
+
+def interrupted(model: Transformer) -> None:
+    def stop(ids: list[int]) -> bool:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        zoo.generate(model, ROWS, max_new_tokens=4, stop=stop)
+
+
+GENERATIONS: dict[str, Callable[[Transformer], object]] = {
+    "greedy": lambda model: zoo.generate(model, ROWS, max_new_tokens=4),
+    "beams": lambda model: zoo.generate(model, ROWS, max_new_tokens=4, method=zoo.Beam(size=2)),
+    "without a cache": lambda model: zoo.generate(model, ROWS, max_new_tokens=4, cache=False),
+    "guessed": lambda model: zoo.generate(model, ROWS, max_new_tokens=4, draft=zoo.Draft(model)),
+    "left unfinished": left_unfinished,
+    "guessed and left": lambda model: left_unfinished(model, draft=zoo.Lookup()),
+    "interrupted": interrupted,
+}
+
+
+@pytest.mark.usefixtures("without_cycles_found")
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_the_memory_of_a_cache_is_free_with_the_end_of_a_generation(name: str) -> None:
+    """A service would otherwise hold the keys and values of requests that have long been answered:
+    Python looks for cycles by the number of objects, and not by their size."""
+    GENERATIONS[name](built(tiny(position="rotary")))
+    assert not any(isinstance(one, AttentionCache) for one in gc.get_objects())

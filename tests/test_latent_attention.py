@@ -77,9 +77,9 @@ def test_with_a_cache_keys_are_expanded_once() -> None:
     whole, _ = module(x, causal=True)
     outputs = []
     for n_tokens in (LENGTH - 2, 1, 1):
-        start = cache.length
-        cache.append(n_tokens, seen=None, counted=None, device=x.device)
-        part = x[:, start : cache.length]
+        start = cache.past.length
+        cache.past.append(n_tokens, seen=None, counted=None, device=x.device)
+        part = x[:, start : cache.past.length]
         outputs.append(module(part, causal=True, cache=cache.layer(0).of(""))[0])
     torch.testing.assert_close(torch.cat(outputs, 1), whole)
     assert expanded == [LENGTH, LENGTH - 2]

@@ -21,7 +21,7 @@ from references.attention_cases import (
 from torch.nn.functional import elu
 
 import zoo
-from zoo.cache import AttentionCache, Cache
+from zoo.cache import AttentionCache, Cache, Past
 from zoo.errors import SpecError
 from zoo.reports.flops import flops
 from zoo.showing.show import summary_data, summary_text
@@ -99,7 +99,7 @@ def test_what_is_far_below_zero_is_not_lost() -> None:
 
 def test_a_state_is_in_float32_at_least() -> None:
     """In bfloat16, 1 + 1 + ... would stop at 256."""
-    kept = AttentionCache(Cache(1))
+    kept = AttentionCache(Past(1))
     kept.keep_state(torch.zeros(1, 1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.long))
     for _ in range(1000):
         assert kept.state is not None

@@ -412,6 +412,6 @@ def test_steps_that_are_recorded(model: Any) -> None:
         found = decoding.scores(token.view(1, 1))
         torch.testing.assert_close(found, model.head(states[:, ids.shape[1] + at]))
     with pytest.raises(ValueError, match="a cache of fixed shapes takes no tokens of images"):
-        decoding.cache.append(
+        decoding.cache.past.append(
             1, seen=None, counted=None, device=ids.device, steps=torch.ones(1, 1).long()
         )

@@ -93,7 +93,7 @@ def test_the_sum_of_both(attention: dict[str, Any], recurrence: dict[str, Any]) 
     torch.testing.assert_close(found, weights, rtol=0, atol=1e-10)
     cache, steps = Cache(LENGTH), []
     for i, one in enumerate(x.split(1, 1)):
-        at = cache.append(1, seen=None, counted=None, device=x.device)
+        at = cache.past.append(1, seen=None, counted=None, device=x.device)
         own = cache.layer(0).of("self_attn")
         steps.append(module(one, causal=True, rotation=rotation(at), cache=own)[0])
         assert own.state is not None, i

@@ -6,6 +6,7 @@ the same tensors. Whatever would wait for a GPU is refused.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from test_cache import PAIR, ROWS, STEPS, VARIANTS, alone, built, memory, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import zoo
-from zoo.cache import Cache
+from zoo.cache import AttentionCache, Cache
 from zoo.cli import run
 from zoo.errors import InputError
 from zoo.generation import recorded
@@ -105,7 +106,7 @@ def test_scores_are_those_of_each_row_alone(name: str) -> None:
 
 @pytest.mark.parametrize(("capacity", "room"), [(1, 8), (8, 8), (9, 16)])
 def test_no_more_room_than_rows_of_masks_need(capacity: int, room: int) -> None:
-    assert FixedCache(Cache(capacity), torch.device("cpu")).capacity == room
+    assert FixedCache(Cache(capacity), torch.device("cpu")).past.capacity == room
 
 
 DECODER = {"position": "rotary"}
@@ -177,6 +178,13 @@ def test_what_cannot_be_recorded_is_refused(values: dict[str, Any], why: str) ->
         zoo.generate(model, PROMPTS, max_new_tokens=9, cuda_graph=True)
 
 
+@pytest.mark.usefixtures("on_cpu", "without_cycles_found")
+def test_the_memory_of_a_fixed_cache_is_free_with_the_end_of_a_generation() -> None:
+    """Of so few tokens none is recorded: the tape, unlike a graph, holds what it has recorded."""
+    zoo.generate(built(tiny()), PROMPTS, max_new_tokens=3, cuda_graph=True)
+    assert not any(isinstance(one, AttentionCache) for one in gc.get_objects())
+
+
 @pytest.mark.usefixtures("on_cpu")
 def test_an_operation_that_waits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of experts that are too large to be copied for each row."""
@@ -207,7 +215,7 @@ def test_options_that_contradict_it(options: dict[str, Any], why: str) -> None:
 
 def test_a_fixed_cache_takes_one_token_at_a_time() -> None:
     cache = Cache(8)
-    cache.append(2, seen=None, counted=None, device=torch.device("cpu"))
-    fixed = FixedCache(cache, torch.device("cpu"))
+    cache.past.append(2, seen=None, counted=None, device=torch.device("cpu"))
+    fixed = FixedCache(cache, torch.device("cpu")).past
     with pytest.raises(ValueError, match="one token at a time, not 2"):
         fixed.append(2, seen=None, counted=None, device=torch.device("cpu"))

@@ -86,9 +86,9 @@ def test_the_first_token_may_come_after_hidden_ones_of_an_earlier_call() -> None
     mask = torch.tensor([[0, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 1]]).bool()
     cache, parts = Cache(6), []
     for part, seen in zip(x.split((2, 2, 2), 1), mask.split((2, 2, 2), 1), strict=True):
-        cache.append(2, seen=seen, counted=None, device=x.device)
+        cache.past.append(2, seen=seen, counted=None, device=x.device)
         own = cache.layer(0).of("self_attn")
-        parts.append(module(part, mask=cache.mask, cache=own)[0])
+        parts.append(module(part, mask=cache.past.mask, cache=own)[0])
     found = torch.cat(parts, 1)
     for row in range(2):
         alone = module(x[row : row + 1, mask[row]])[0][0]

@@ -111,7 +111,9 @@ def test_text_from_the_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 9\n\xef\xbb\xbf4\n")))
     assert run(["run", decoder, "-n", "5"]) == 2
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    assert "the standard input is not UTF-8" in refused("run", decoder, "-")
+    told = refused("run", decoder, "-")
+    assert "the standard input is not UTF-8" in told
+    assert "help: `iconv -f latin1 -t utf-8` converts" in told
     monkeypatch.setattr(sys, "stdin", None)  # closed
     assert "the text is empty" in refused("run", decoder, "-")
 
@@ -157,7 +159,9 @@ def test_what_is_no_text(
     folder = with_words("decoder")
     with pytest.raises(InputError, match=f"text 2: error: {told}"):
         zoo.TextModel.load(folder).run(["ich", text])
-    assert "'ich \\udcff' is not a text" in refused("run", folder, "ich \udcff")
+    message = refused("run", folder, "ich \udcff")
+    assert "'ich \\udcff' is not a text" in message
+    assert "the locale says how a command reads its arguments" in message
 
 
 @pytest.mark.parametrize("name", ["decoder", "classes"])

@@ -339,7 +339,7 @@ def test_a_state_takes_back_the_tokens_of_a_call() -> None:
     model.decode(ids[:, :5], cache=cache)
     model.decode(ids[:, 5:9], cache=cache)
     assert cache.take_back(1) == 4
-    assert cache.length == 5
+    assert cache.past.length == 5
     with pytest.raises(ValueError, match="1 tokens cannot be taken back, with `back` 4"):
         cache.take_back(1)
     plain = Cache(12)

@@ -638,10 +638,14 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tied": (tie_more, "`encoder.norm.weight` is tied to decoder.norm.weight in the module"),
     "tied inside": (swap_ties, "`decoder.norm.weight` is tied to decoder.norm.bias"),
     "meta": (lambda m: m.to("meta"), "on the meta device"),
-    "half precision": (lambda m: m.to(torch.float8_e4m3fn), "float8_e4m3fn"),
+    "a dtype that is not stored": (
+        lambda m: m.to(torch.float8_e4m3fn),
+        "is torch.float8_e4m3fn, which is not stored\n"
+        "      = help: cast it, by `model.to(...)`: torch.float64, torch.float32, ",
+    ),
     "sparse": (
         lambda m: setattr(m.encoder.norm, "weight", nn.Parameter(torch.ones(8).to_sparse())),
-        "torch.float32 (torch.sparse_coo), which is not stored",
+        "is torch.sparse_coo, and only dense ones are stored",
     ),
     "a tensor of another library": (
         lambda m: setattr(

@@ -21,25 +21,24 @@ from zoo.errors import InputError, Problem
 Tensors = tuple[torch.Tensor, ...]
 
 
-class Cache:
-    """The cached tokens of every layer of a stack.
+class Past:
+    """The tokens of a stack so far: how many there are, their positions, and which are hidden.
+
+    It is an object of its own because what is kept of the tokens refers to it. If that referred to
+    the whole `Cache`, which holds it, there would be a cycle: the memory of a cache would not be
+    free with the end of a generation, but when Python next happens to look for cycles.
 
     Tokens that a mask hides have no position, whatever the stack's `count_positions` says, so that
     sequences of different lengths can be padded on the left.
 
     Args:
-        capacity: the largest number of tokens; memory for them is allocated at once.
-        back: how many of the last tokens `take_back` can take back.
+        capacity: the largest number of tokens.
+        back: how many of the last tokens can be taken back.
     """
-
-    fixed = False
-    """Whether all tensors have the shapes of the whole capacity, from one token to the next."""
 
     def __init__(self, capacity: int, *, back: int = 0) -> None:
         self.capacity, self.back = capacity, back
-        self.length = self._least = 0
-        self._layers: dict[int, LayerCache] = {}
-        self._parts: dict[str, Cache] = {}
+        self.length = self.least = 0  # the tokens so far, and those that cannot be taken back
         self._seen: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
         self.device: torch.device | str = "cpu"
@@ -76,7 +75,7 @@ class Cache:
                 "of several stacks, each is given its own, `cache.part(name)`"
             )
         start, self.length = self.length, self.length + n_tokens
-        self._least = max(self._least, self.length - self.back)
+        self.least = max(self.least, self.length - self.back)
         self.device = device
         self._note_seen(start, seen)
         if self._positions is None and counted is None and steps is None:
@@ -124,18 +123,43 @@ class Cache:
         """(rows, 1, 1, length), False at hidden tokens; None if none is hidden."""
         return None if self._seen is None else self._seen[:, None, None, : self.length]
 
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep these rows, as `Cache.select`."""
+        if self._seen is not None:
+            self._seen = self._seen[rows]
+        if self._positions is not None:
+            self._positions = self._positions[rows]
+
+
+class Cache:
+    """The cached tokens of every layer of a stack: `past` is what they are, and a `layer` what is
+    kept of them.
+
+    Args:
+        capacity: the largest number of tokens; memory for them is allocated at once.
+        back: how many of the last tokens `take_back` can take back.
+    """
+
+    fixed = False
+    """Whether all tensors have the shapes of the whole capacity, from one token to the next."""
+
+    def __init__(self, capacity: int, *, back: int = 0) -> None:
+        self.past = Past(capacity, back=back)
+        self._layers: dict[int, LayerCache] = {}
+        self._parts: dict[str, Cache] = {}
+
     def layer(self, number: int) -> LayerCache:
         """The cache of the `number`th layer of a pass. A layer that runs several times has one for
         each."""
         if number not in self._layers:
-            self._layers[number] = LayerCache(self)
+            self._layers[number] = LayerCache(self.past)
         return self._layers[number]
 
     def part(self, name: str) -> Cache:
         """The cache of the stack of this name, in a model that decodes with several stacks: each
         registers the tokens with its own."""
         if name not in self._parts:
-            self._parts[name] = Cache(self.capacity, back=self.back)
+            self._parts[name] = Cache(self.past.capacity, back=self.past.back)
         return self._parts[name]
 
     def take_back(self, n_tokens: int) -> int:
@@ -153,12 +177,13 @@ class Cache:
         Raises:
             ValueError: `back` is too small for that.
         """
-        length = self.length - n_tokens
+        past = self.past
+        length = past.length - n_tokens
         if n_tokens and (with_state := {at for kept in self._kept() for at in kept.state_lengths}):
             length = max((at for at in with_state if at <= length), default=-1)
-        if length < self._least:
-            raise ValueError(f"{n_tokens} tokens cannot be taken back, with `back` {self.back}")
-        taken = self.length - length
+        if length < past.least:
+            raise ValueError(f"{n_tokens} tokens cannot be taken back, with `back` {past.back}")
+        taken = past.length - length
         self._shorten(length)
         return taken
 
@@ -167,8 +192,8 @@ class Cache:
             part._shorten(length)
         for layer in self._layers.values():
             for kept in layer.by_sublayer.values():
-                kept.shorten(self.length - length, length)
-        self.length = length
+                kept.shorten(self.past.length - length, length)
+        self.past.length = length
 
     def _kept(self) -> Iterator[AttentionCache]:
         """What is kept by the attentions of all layers and parts."""
@@ -182,10 +207,7 @@ class Cache:
         of a memory, keep `memory_rows`, or all."""
         for part in self._parts.values():
             part.select(rows, memory_rows)
-        if self._seen is not None:
-            self._seen = self._seen[rows]
-        if self._positions is not None:
-            self._positions = self._positions[rows]
+        self.past.select(rows)
         for layer in self._layers.values():
             for kept in layer.by_sublayer.values():
                 kept.select(rows, memory_rows)
@@ -199,14 +221,14 @@ class Cache:
 class LayerCache:
     """The caches of one layer, for each of its sublayers."""
 
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
+    def __init__(self, past: Past) -> None:
+        self.past = past
         self.by_sublayer: dict[str, AttentionCache] = {}
 
     def of(self, sublayer: str) -> AttentionCache:
         """The cache of the attention with this name."""
         if sublayer not in self.by_sublayer:
-            self.by_sublayer[sublayer] = AttentionCache(self.cache)
+            self.by_sublayer[sublayer] = AttentionCache(self.past)
         return self.by_sublayer[sublayer]
 
 
@@ -214,8 +236,8 @@ class AttentionCache:
     """The cached tensors of one attention: of each token, such as keys and values, (rows, ...,
     tokens, width), and a `state` of all of them, (rows, ...)."""
 
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
+    def __init__(self, past: Past) -> None:
+        self.past = past
         self._buffers: list[torch.Tensor] = []
         self._end = 0
         self._of_memory: Tensors | None = None
@@ -245,11 +267,11 @@ class AttentionCache:
                 floating-point numbers are kept in float32 at least: every token adds to a state,
                 and in bfloat16 a sum of some hundred no longer grows.
         """
-        self._states[self.cache.length] = tuple(
+        self._states[self.past.length] = tuple(
             t.to(torch.promote_types(t.dtype, torch.float32)) if t.is_floating_point() else t
             for t in state
         )
-        enough = self.cache.length - self.cache.back
+        enough = self.past.length - self.past.back
         past = sorted(length for length in self._states if length <= enough)
         for length in past[:-1]:
             del self._states[length]
@@ -270,15 +292,15 @@ class AttentionCache:
         """
         n_new, n_past = new[0].shape[-2], self._end
         if not self._buffers:
-            room = self.cache.capacity
+            room = self.past.capacity
             if window is not None:
-                room = min(room, 2 * window + self.cache.back)
+                room = min(room, 2 * window + self.past.back)
             shapes = [(*t.shape[:-2], room, t.shape[-1]) for t in new]
             self._buffers = [_room(t, shape) for t, shape in zip(new, shapes, strict=True)]
         if window is not None:
             n_past = min(n_past, window - 1)
             if self._end + n_new > self._buffers[0].shape[-2]:
-                return self._slide(new, n_past, window - 1 + self.cache.back)
+                return self._slide(new, n_past, window - 1 + self.past.back)
         for buffer, tensor in zip(self._buffers, new, strict=True):
             buffer.narrow(-2, self._end, n_new).copy_(tensor)
         self._end += n_new
@@ -311,12 +333,12 @@ class AttentionCache:
 
     def positions(self, n_tokens: int) -> torch.Tensor:
         """The positions of the last `n_tokens` tokens, (n_tokens,) or (rows, n_tokens)."""
-        positions = self.cache.positions
+        positions = self.past.positions
         return positions[..., positions.shape[-1] - n_tokens :]
 
     def places(self, n_queries: int, n_keys: int) -> torch.Tensor:
         """The places of the last `n_queries` tokens among the last `n_keys`, (n_queries,)."""
-        return torch.arange(n_keys - n_queries, n_keys, device=self.cache.device)
+        return torch.arange(n_keys - n_queries, n_keys, device=self.past.device)
 
     def of_new(self, mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
         """The columns of a mask (..., key) that are about the last `n_tokens` tokens."""

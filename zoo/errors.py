@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOMEM
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.wording import counted, printable, printable_lines
+from zoo.wording import counted, printable, printable_lines, quoted
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
 
@@ -213,8 +213,23 @@ def checked_path(value: object, expected: str) -> Path:
 
 def checked_output(value: object, expected: str) -> Path:
     """Return a path to write to. Raises as `checked_path`, and `ZooError` if it is empty, which
-    would be the working directory, or holds a NUL, which no path does."""
+    would be the working directory, holds a NUL, which no path does, or begins with a `~`."""
     path = checked_path(value, expected)
     if value == "" or "\0" in str(path):
         raise ZooError(f"{expected}, not {value!r:.80}")
+    if home := not_expanded(path):
+        raise ZooError(home)
     return path
+
+
+def not_expanded(path: Path) -> str | None:
+    """What to tell of a path that begins with the folder `~`, if there is none: one would be made,
+    and `rm -r ~`, meant for it, would remove the home folder."""
+    if path.parts[:1] != ("~",) or os.path.lexists("~"):
+        return None
+    with suppress(RuntimeError):  # a user without a home folder
+        path = path.expanduser()
+    return (
+        "a shell makes the home folder of `~`, but not in quotes or after `=`, and Python does not "
+        f"either: write {quoted(path)}"
+    )

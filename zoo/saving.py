@@ -21,6 +21,7 @@ from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
 from zoo.weights.held_tensors import (
     DTYPES,
+    FLOATS,
     bytes_of,
     differences_from_spec,
     other_layers,
@@ -113,10 +114,13 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     _refuse_differing(model)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in stored(model).items():
-        if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
-            raise WeightsError(
-                f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
-            )
+        if tensor.layout != torch.strided:
+            message = f"the tensor `{name}` is {tensor.layout}, and only dense ones are stored"
+            raise WeightsError(Problem(message, help="make it dense, by its `to_dense()`"))
+        if tensor.dtype not in DTYPES:
+            message = f"the tensor `{name}` is {tensor.dtype}, which is not stored"
+            named = ", ".join(map(str, FLOATS.values()))
+            raise WeightsError(Problem(message, help=f"cast it, by `model.to(...)`: {named}"))
         tensors[name] = tensor.detach().cpu().contiguous()
     return tensors
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zoo.errors import not_expanded
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -62,9 +64,12 @@ class PathType(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return the path. Raises BadParameter if it is empty, or has another suffix."""
+        """Return the path. Raises BadParameter if it is empty, begins with a `~`, or has another
+        suffix."""
         if value == "":
             self.fail("the path is empty", param, ctx)
+        if home := not_expanded(Path(value)):
+            self.fail(home, param, ctx)
         if self.ending and Path(value).suffix.lower() != self.ending:
             bare = Path(value).name.lower() == self.ending
             told = "has no name before" if bare else "does not end with"

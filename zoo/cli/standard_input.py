@@ -13,6 +13,8 @@ AT_ONCE = 256
 FIRST = "utf-8-sig"
 """The encoding of the beginning of a text, which skips a byte order mark as written by Windows."""
 
+CONVERT = "`iconv -f latin1 -t utf-8` converts a text in Latin-1"
+
 
 def lines(at_once: int) -> Iterator[tuple[list[Place], list[str]]]:
     """Yield the lines of the standard input with their places, so many at once; typed ones one at a
@@ -33,7 +35,8 @@ def lines(at_once: int) -> Iterator[tuple[list[Place], list[str]]]:
         except UnicodeDecodeError:
             if found:  # the lines before it have their results
                 yield places[:-1], found
-            raise InputError(Problem("this line is not UTF-8", places[-1])) from None
+            message = "this line is not UTF-8"
+            raise InputError(Problem(message, places[-1], CONVERT)) from None
         if len(found) == at_once:
             yield places, found
             places, found = [], []
@@ -47,7 +50,7 @@ def text() -> str:
     try:
         return content().decode(FIRST).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise InputError("the standard input is not UTF-8") from None
+        raise InputError(Problem("the standard input is not UTF-8", help=CONVERT)) from None
 
 
 def content() -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.byte_counts import human_bytes
-from zoo.cli.options import Registries, json_option, model_type, path_type
+from zoo.cli.options import AddressType, Registries, json_option, model_type, path_type
 from zoo.cli.output import print_json, print_report, print_text
 from zoo.cli.progress import bytes_bar
 from zoo.wording import counted
@@ -71,7 +71,7 @@ def pull(
 
 @click.command()
 @click.argument("model", type=model_type)
-@click.argument("address")
+@click.argument("address", type=AddressType())
 @click.option(
     "--license",
     help="The SPDX licence of the weights: Apache-2.0.  [default: that of the model card]",
@@ -87,7 +87,7 @@ def pull(
 def push(
     registries: Registries,
     model: str,
-    address: str,
+    address: str | Path,
     license: str | None,
     output: Path | None,
     as_json: bool,
@@ -108,16 +108,16 @@ def push(
 
     if output is not None:
         _check_manifest(output)
-    registry = registries()
+    registry, place = registries(), str(address)
     weights = find_weights(model, registry).path
     if weights.name not in (WEIGHTS, WEIGHTS_INDEX):
         hint = f"`zoo bundle make {typed(weights)} DIR` makes one of it"
         raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
     store = Store.default()
-    shown = partial(_written, address)
+    shown = partial(_written, place)
     pushed = push(
         weights.parent,
-        address,
+        place,
         registry,
         store,
         license,

@@ -186,9 +186,9 @@ class Decoding:
         changed = self.keep and self._changed(before, every, every_mask)
         if changed or not self.keep:
             # There is no cache, or its contents are no longer valid.
-            self.cache = Cache(self.capacity, back=self.cache.back)
+            self.cache = Cache(self.capacity, back=self.cache.past.back)
             tokens, mask = every, every_mask
-        more = self._of_prompt(tokens) if self.cache.length == 0 else {}
+        more = self._of_prompt(tokens) if self.cache.past.length == 0 else {}
         last = None
         if not self.keep and mask is not None:
             # Move padding to the right: a convolution would read padding that precedes a token.
@@ -290,7 +290,7 @@ class Decoding:
         limit = memory_limit()
         one = scores.nbytes + scores.numel() * max(scores.itemsize, torch.float32.itemsize)
         if self.memory is None:
-            one += self.cache.n_bytes * self.cache.length // self.cache.capacity
+            one += self.cache.n_bytes * self.cache.past.length // self.cache.past.capacity
         if limit is not None and n * one > limit:
             raise InputError(
                 Problem(

@@ -13,49 +13,38 @@ from typing import Self
 
 import torch
 
-from zoo.cache import AttentionCache, Cache, LayerCache, Tensors
+from zoo.cache import AttentionCache, Cache, LayerCache, Past, Tensors
 
 ALIGNED = 8
 """The capacity is a multiple of this, as kernels of attention read masks with such rows."""
 
 
-class FixedCache(Cache):
-    """The tokens of a cache, to which further ones are added one at a time. They cannot be taken
-    back.
+class FixedPast(Past):
+    """The tokens of a `FixedCache`, to which further ones are added one at a time. They cannot be
+    taken back.
 
     Args:
-        cache: the tokens so far; it is not to be used any more.
+        past: the tokens so far.
         device: the device of the model.
     """
 
-    fixed = True
-
-    def __init__(self, cache: Cache, device: torch.device) -> None:
-        super().__init__(ALIGNED * math.ceil(cache.capacity / ALIGNED))
-        self.length, self.device = cache.length, device
-        self._at = torch.tensor([cache.length - 1], device=device)
+    def __init__(self, past: Past, device: torch.device) -> None:
+        super().__init__(ALIGNED * math.ceil(past.capacity / ALIGNED))
+        self.length, self.device = past.length, device
+        self._at = torch.tensor([past.length - 1], device=device)
         seen = torch.zeros(1, self.capacity, dtype=torch.bool, device=device)
-        if cache._seen is not None:
-            seen = seen.repeat(len(cache._seen), 1)
-        seen[:, : cache.length] = True if cache._seen is None else cache._seen[:, : cache.length]
+        if past._seen is not None:
+            seen = seen.repeat(len(past._seen), 1)
+        seen[:, : past.length] = True if past._seen is None else past._seen[:, : past.length]
         self._seen: torch.Tensor = seen
-        if cache._positions is not None:
-            self._positions = self._table(cache._positions[:, : cache.length])
-        self._layers = {number: self._held(layer) for number, layer in cache._layers.items()}
-        self._parts = {name: FixedCache(part, device) for name, part in cache._parts.items()}
+        if past._positions is not None:
+            self._positions = self._table(past._positions[:, : past.length])
 
     def _table(self, positions: torch.Tensor) -> torch.Tensor:
         """Room for the positions of all tokens, those of the tokens so far filled in."""
         table = positions.new_full((len(positions), self.capacity), -1)
         table[:, : positions.shape[1]] = positions
         return table
-
-    def _held(self, layer: LayerCache) -> LayerCache:
-        found = LayerCache(self)
-        found.by_sublayer = {
-            name: FixedAttentionCache.of(kept, self) for name, kept in layer.by_sublayer.items()
-        }
-        return found
 
     @property
     def at(self) -> torch.Tensor:
@@ -71,7 +60,7 @@ class FixedCache(Cache):
         device: torch.device,
         steps: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `Cache.append`, for one token of each row, by one position. Raises ValueError for
+        """As `Past.append`, for one token of each row, by one position. Raises ValueError for
         others."""
         if n_tokens != 1:
             raise ValueError(f"a cache of fixed shapes takes one token at a time, not {n_tokens}")
@@ -113,36 +102,56 @@ class FixedCache(Cache):
         """(1 or rows, 1, 1, capacity), False at hidden tokens and at places that are not filled."""
         return self._seen[:, None, None, :]
 
-    def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
-        """As `Cache.select`. Tensors stay in their place if the number of rows does."""
-        for part in self._parts.values():
-            part.select(rows, memory_rows)
+    def select(self, rows: torch.Tensor) -> None:
+        """As `Past.select`. Tensors stay in their place if the number of rows does."""
         if len(self._seen) > 1:
             self._seen = moved(self._seen, rows)
         if self._positions is not None:
             self._positions = moved(self._positions, rows)
-        for layer in self._layers.values():
-            for kept in layer.by_sublayer.values():
-                kept.select(rows, memory_rows)
+
+
+class FixedCache(Cache):
+    """The tokens of a cache, and what it keeps of them, in tensors of fixed shapes.
+
+    Args:
+        cache: the tokens so far; it is not to be used any more.
+        device: the device of the model.
+    """
+
+    fixed = True
+
+    def __init__(self, cache: Cache, device: torch.device) -> None:
+        self.past = past = FixedPast(cache.past, device)
+        self._layers = {number: _held(layer, past) for number, layer in cache._layers.items()}
+        self._parts = {name: FixedCache(part, device) for name, part in cache._parts.items()}
+
+
+def _held(layer: LayerCache, past: FixedPast) -> LayerCache:
+    """What a layer of another cache keeps."""
+    found = LayerCache(past)
+    found.by_sublayer = {
+        name: FixedAttentionCache.of(kept, past) for name, kept in layer.by_sublayer.items()
+    }
+    return found
 
 
 class FixedAttentionCache(AttentionCache):
     """What one attention keeps, in a cache of fixed shapes."""
 
-    def __init__(self, cache: FixedCache) -> None:
-        super().__init__(cache)
-        self._fixed = cache
+    def __init__(self, past: FixedPast) -> None:
+        super().__init__(past)
+        self._fixed = past
 
     @classmethod
-    def of(cls, kept: AttentionCache, cache: FixedCache) -> Self:
+    def of(cls, kept: AttentionCache, past: FixedPast) -> Self:
         """What another cache keeps. Tokens that a window has dropped leave their places empty."""
-        found = cls(cache)
+        found = cls(past)
         found._of_memory = kept._of_memory
         if kept.state is not None:
             found._states = {0: kept.state}
         for tokens in kept.tokens:
-            room = tokens.new_zeros(*tokens.shape[:-2], cache.capacity, tokens.shape[-1])
-            room[..., cache.length - tokens.shape[-2] : cache.length, :] = tokens
+            room = tokens.new_zeros(*tokens.shape[:-2], past.capacity, tokens.shape[-1])
+            room[..., past.length - tokens.shape[-2] : past.length, :] = tokens
             found._buffers.append(room)
         return found
 

@@ -71,7 +71,7 @@ class RecordedDecoding(Decoding):
 
     def scores(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """As `Decoding.scores`. The result is valid until the next call."""
-        if self.cache.length == 0:
+        if self.cache.past.length == 0:
             return super().scores(tokens, mask)
         if self._token is None or self._token.shape != tokens.shape:
             self._begin(tokens)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zoo.cache import Cache
+from zoo.cache import Past
 from zoo.context import LayerContext
 from zoo.plugin_kit.assertions import SAME, close, expect, passes
 from zoo.plugin_kit.driver import Driver, Way
@@ -262,7 +262,7 @@ class AttendingDriver(Driver):
         """Raises PromiseError unless each row of a batch can have its own positions, and with them
         its own rotation and bias, as if it were alone."""
         seen = padded()
-        places = Cache(LENGTH).append(LENGTH, seen=seen, counted=seen, device=seen.device)
+        places = Past(LENGTH).append(LENGTH, seen=seen, counted=seen, device=seen.device)
         bias = self.bias(inputs[0].dtype) if self.takes_bias else None
         given = ["positions (batch, query)"]
         given += ["a rotation by them"] if self.takes_rotation else []

@@ -146,7 +146,7 @@ class ContinuingDriver(AttendingDriver):
         cache, rows, seen = Cache(LENGTH), torch.arange(BATCH), padded()
         with torch.no_grad():
             for n_tokens in (LENGTH - 2, 1, 1):
-                now = slice(cache.length, cache.length + n_tokens)
+                now = slice(cache.past.length, cache.past.length + n_tokens)
                 context = self._next(inputs, cache, n_tokens, rows, seen, positioned=True)
                 outputs.append(self.call(inputs[0][:, now], context)[0])
         return tuple(outputs)
@@ -163,7 +163,7 @@ class ContinuingDriver(AttendingDriver):
         for number, n_tokens in enumerate([steps.sizes[0], *again]):
             if steps.taken_back and number and number % 2 == 0:
                 cache.take_back(n_tokens)
-            now = slice(cache.length, cache.length + n_tokens)
+            now = slice(cache.past.length, cache.past.length + n_tokens)
             context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
             try:
                 found, _ = self.call(inputs[0][rows, now], context)
@@ -188,11 +188,11 @@ class ContinuingDriver(AttendingDriver):
         whole = self._whole(inputs, seen, positioned)
         before = Cache(LENGTH)
         context = self._next(inputs, before, steps.sizes[0], rows, seen, positioned)
-        self.call(inputs[0][:, : before.length], context)
+        self.call(inputs[0][:, : before.past.length], context)
         if steps.reordered:
             rows = torch.tensor([1, 0, 1])
             before.select(rows, rows)
-        cache, first = FixedCache(before, rows.device), before.length
+        cache, first = FixedCache(before, rows.device), before.past.length
         x = inputs[0][rows, first : first + 1]
 
         def step() -> torch.Tensor:
@@ -230,27 +230,27 @@ class ContinuingDriver(AttendingDriver):
         """Register the next tokens of these rows with the cache, and return their context. `seen`
         (batch, length) is False at padding."""
         _, memory = self.sides(inputs)
-        now = slice(cache.length, cache.length + n_tokens)
+        now = slice(cache.past.length, cache.past.length + n_tokens)
         real = None if seen is None else seen[rows, now]
-        positions = cache.append(n_tokens, seen=real, counted=real, device=rows.device)
+        positions = cache.past.append(n_tokens, seen=real, counted=real, device=rows.device)
         rotation = bias = memory_mask = None
         if positioned and self.takes_rotation:
             rotation = turning(positions.double())
         if positioned and self.takes_bias:
-            bias = self._bias[..., cache.places(n_tokens), :].to(inputs[0].dtype)
+            bias = self._bias[..., cache.past.places(n_tokens), :].to(inputs[0].dtype)
             if cache.fixed:
-                bias = F.pad(bias, (0, cache.capacity - LENGTH))
+                bias = F.pad(bias, (0, cache.past.capacity - LENGTH))
             else:
                 bias = bias[..., : now.stop]
             bias = bias[0] if seen is None else bias[rows]
         if memory is not None and seen is not None:
             memory_mask = seen[rows, None, None, :MEMORY_LENGTH]
         return LayerContext(
-            mask=cache.mask,
+            mask=cache.past.mask,
             tokens=real,
             causal=True,
             positions=positions,
-            key_positions=cache.positions,
+            key_positions=cache.past.positions,
             rotation=rotation,
             bias=bias,
             memory=None if memory is None else memory[rows],
@@ -267,7 +267,7 @@ class ContinuingDriver(AttendingDriver):
         room = 4 * max(of_last, default=0) or n_tokens  # for more tokens than are kept
         cache = Cache(room)
         layer = cache.layer(0)
-        positions = cache.append(n_tokens, seen=None, counted=None, device=x.device)
+        positions = cache.past.append(n_tokens, seen=None, counted=None, device=x.device)
         context = LayerContext(
             causal=True,
             positions=positions,
@@ -303,7 +303,8 @@ def _expect_no_more(cache: Cache) -> None:
     """Raises PromiseError if a module put attributes of its own on the cache."""
     layer = cache.layer(0)
     new = Cache(1)
-    pairs: list[tuple[object, object]] = [(cache, new), (layer, new.layer(0))]
+    pairs: list[tuple[object, object]] = [(cache, new), (cache.past, new.past)]
+    pairs.append((layer, new.layer(0)))
     pairs += [(kept, new.layer(0).of("")) for kept in layer.by_sublayer.values()]
     for owner, other in pairs:
         for name in vars(owner).keys() - vars(other).keys():

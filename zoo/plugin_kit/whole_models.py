@@ -231,8 +231,8 @@ class BuilderDriver(Driver):
                 if not close(recorded()[0], whole[at], SAME):
                     raise PromiseError(
                         "the scores are others in a step that is recorded, for a CUDA graph",
-                        help="pass on `mask=cache.mask` and the positions that `cache.append` "
-                        "returns, or say `Generation(..., not_recordable=)`",
+                        help="pass on `mask=cache.past.mask` and the positions that "
+                        "`cache.past.append` returns, or say `Generation(..., not_recordable=)`",
                     )
 
     def leaks(self) -> Iterator[str]:

@@ -103,7 +103,12 @@ def check_text(text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
+        message = f"{text!a:.80} is not a text that can be written in UTF-8"
+        hint = (
+            "it has half a character, as of a text in another encoding: `iconv -t utf-8` converts "
+            "one; the locale says how a command reads its arguments"
+        )
+        raise InputError(Problem(message, help=hint)) from None
 
 
 _AT_ONCE = 1000

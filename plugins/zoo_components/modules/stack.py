@@ -162,7 +162,7 @@ class Stack(nn.Module):
             attended = join(attended, self.padding.attention_mask(inputs))
         else:
             positions = self.append(cache, inputs, mask, tokens, steps)
-            keys, attended = cache.positions, cache.mask
+            keys, attended = cache.past.positions, cache.past.mask
         if attended is not None and self.needs_hidden(real, mask, cache):
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
@@ -309,7 +309,7 @@ class Stack(nn.Module):
             tokens = None
         if counted is not None and not cache.fixed and bool(counted.all()):
             counted = None
-        return cache.append(
+        return cache.past.append(
             self.length(inputs), seen=tokens, counted=counted, device=inputs.device, steps=steps
         )
 
@@ -327,7 +327,7 @@ class Stack(nn.Module):
         counted = [(schemes.position, positions, keys)]
         if schemes.relative is not None:
             every = torch.arange(keys.shape[-1], device=keys.device)
-            new = every if cache is None else cache.places(positions.shape[-1])
+            new = every if cache is None else cache.past.places(positions.shape[-1])
             counted.append((schemes.relative, new, every))
         rotation = bias = None
         for name, at, of_keys in counted:
