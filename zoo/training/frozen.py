@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from zoo.errors import Problem, TrainingError
 from zoo.layout import MAPS
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
@@ -27,8 +26,8 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     for number, pattern in enumerate(recipe.training.frozen):
         found |= _named(pattern, recipe, ("training", "frozen", number), spec)
     if len(found) == len(weights):
-        place = recipe.document.place(("training", "frozen"), value=True)
-        raise TrainingError(Problem("all weights are frozen, and none is left to train", place))
+        message = "all weights are frozen, and none is left to train"
+        raise recipe.error(message, "training", "frozen")
     return frozenset(found)
 
 
@@ -43,16 +42,15 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     for number, pattern in enumerate(() if recipe.lora is None else recipe.lora.weights):
         path = ("lora", "weights", number)
         meant = _named(pattern, recipe, path, spec)
-        place = recipe.document.place(path, value=True)
         for name in sorted(meant):
             tensor = spec.tensors[name]
             if tensor.role not in MAPS or len(tensor.shape) != 2:
                 message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
                 hint = f"only these are adapted: {_maps(spec)}"
-                raise TrainingError(Problem(message, place, hint))
+                raise recipe.error(message, *path, help=hint)
         if anew := meant & begun_anew:
             message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
-            raise TrainingError(Problem(message, place, "adapt weights that are taken"))
+            raise recipe.error(message, *path, help="adapt weights that are taken")
         found |= meant
     return frozenset(found)
 
@@ -74,8 +72,7 @@ def _named(pattern: str, recipe: Recipe, path: tuple[str | int, ...], spec: Mode
     if meant := like(pattern, stored):
         return meant
     message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-    place = recipe.document.place(path, value=True)
-    raise TrainingError(Problem(message, place, _hint(pattern, stored)))
+    raise recipe.error(message, *path, help=_hint(pattern, stored))
 
 
 def _maps(spec: ModelSpec) -> str:

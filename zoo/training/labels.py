@@ -85,14 +85,9 @@ def _check_number(recipe: Recipe, name: str, learned: list[str], number: int) ->
     hint = f"state `n_classes = {len(learned)}` in the head of the spec"
     if len(learned) == 1:
         hint = "a classifier learns from texts of two labels at least"
-    raise TrainingError(
-        Problem(
-            f"the training data has {counted(len(learned), 'label')}, and {name} scores {number} "
-            f"classes: {_listed(learned)}",
-            recipe.document.place(("model",), value=True),
-            help=hint,
-        )
-    )
+    has = counted(len(learned), "label")
+    message = f"the training data has {has}, and {name} scores {number} classes: {_listed(learned)}"
+    raise recipe.error(message, "model", help=hint)
 
 
 def _notes_of_missing(
@@ -104,9 +99,8 @@ def _notes_of_missing(
     missing = [label for label in labels if label not in known]
     notes = [f"no {what} of the training data has the label {quoted(one)}" for one in missing]
     if missing and recipe.head.labels:
-        path = ("labels", recipe.head.labels.index(missing[0]))
-        place = recipe.document.place(path, value=True)
-        raise TrainingError(Problem(notes[0], place, f"it has: {_listed(learned)}"))
+        number = recipe.head.labels.index(missing[0])
+        raise recipe.error(notes[0], "labels", number, help=f"it has: {_listed(learned)}")
     return notes
 
 
@@ -123,13 +117,9 @@ def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
     lists = [example.labels for example in splits.train]
     bits = {label for labels in lists for label in labels} <= {"0", "1"}
     if bits and number > 1 and all(len(labels) == number for labels in lists):
-        raise TrainingError(
-            Problem(
-                "each list is 1 or 0 for each class, and no list of labels",
-                recipe.document.place(("data", "target"), value=True),
-                help='a list has the labels that the text has: `["dog", "big"]`',
-            )
-        )
+        message = "each list is 1 or 0 for each class, and no list of labels"
+        hint = 'a list has the labels that the text has: `["dog", "big"]`'
+        raise recipe.error(message, "data", "target", help=hint)
 
 
 def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
@@ -160,14 +150,13 @@ def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
     stated = recipe.head.labels or ()
     for number, (label, was) in enumerate(zip(stated, own, strict=False)):
         if label != was and label in own:
-            raise TrainingError(
-                Problem(
-                    f"class {number} of {name} is trained as {quoted(was)}, and {quoted(label)} is "
-                    f"its class {own.index(label)}",
-                    recipe.document.place(("labels", number), value=True),
-                    help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "
-                    "state them in its order, or leave `labels` out",
-                )
+            raise recipe.error(
+                f"class {number} of {name} is trained as {quoted(was)}, and {quoted(label)} is "
+                f"its class {own.index(label)}",
+                "labels",
+                number,
+                help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "
+                "state them in its order, or leave `labels` out",
             )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from zoo.auxiliary import auxiliary_loss
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.sharding.parts import local
 from zoo.training.batches import AnyRow, Labelled, batches, n_labels, part
 from zoo.training.extras import imported
@@ -265,20 +265,15 @@ class Loop:
         """The error for a run whose loss depends on frozen weights alone."""
         message = "all weights that the loss depends on are frozen, and none is left to train"
         path = ("training", "frozen") if self.recipe.lora is None else ("lora", "weights")
-        return TrainingError(Problem(message, self.recipe.document.place(path, value=True)))
+        return self.recipe.error(message, *path)
 
     def diverged(self, message: str, step: int) -> TrainingError:
         """The error for a run that has diverged, as is seen at this step."""
         before = ""
         if 0 < self.kept < step:
             before = f"; the last checkpoint, of step {self.kept:,}, is from before"
-        return TrainingError(
-            Problem(
-                f"{message} at step {step:,}",
-                self.recipe.document.place(("optimizer", "lr"), value=True),
-                help=f"lower the learning rate, warm up longer, or state `clip_norm`{before}",
-            )
-        )
+        hint = f"lower the learning rate, warm up longer, or state `clip_norm`{before}"
+        return self.recipe.error(f"{message} at step {step:,}", "optimizer", "lr", help=hint)
 
     @torch.no_grad()
     def measure(self, rows: Sequence[AnyRow], step: int) -> dict[str, float]:

@@ -146,8 +146,7 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         try:
             add_updates(model, start.adapted, recipe.lora, seed=recipe.head.seed)
         except TrainingError as error:
-            place = recipe.document.place(("lora", "weights"), value=True)
-            raise placed(error, place) from None
+            raise placed(error, recipe.place("lora", "weights")) from None
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     replicated = accelerator.num_processes > 1 and mesh is None

@@ -136,8 +136,8 @@ class Run:
         done, steps = int(state["step"]), self.recipe.training.steps
         if done > steps:
             message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
-            place = self.recipe.document.place(("training", "steps"), value=True)
-            raise TrainingError(Problem(message, place, "a run can be made longer, not shorter"))
+            hint = "a run can be made longer, not shorter"
+            raise self.recipe.error(message, "training", "steps", help=hint)
         self.loop.history, self.loop.best = state["history"], state.get("best")
         if self.best_step is not None:
             best = checkpoint_of(self.folder / CHECKPOINTS, self.best_step)

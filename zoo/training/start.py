@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +64,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         ZooError: it does not exist, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
-    place, source = recipe.document.place(("model",), value=True), _named(recipe, recipe.head.model)
+    place, source = recipe.place("model"), _named(recipe, recipe.head.model)
     if not os.path.exists(source):
         _check_not_a_slip(recipe, registry, place)
     try:
@@ -125,8 +126,7 @@ def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:
     """Raise TrainingError if layers are to be computed again, and the model has none."""
     if recipe.training.recompute and not any(True for _ in spec.layout.layers()):
         message = f"{spec.name} has no layers that could be computed again"
-        place = recipe.document.place(("training", "recompute"), value=True)
-        raise TrainingError(Problem(message, place, "leave out `recompute`"))
+        raise recipe.error(message, "training", "recompute", help="leave out `recompute`")
 
 
 def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
@@ -147,7 +147,7 @@ def _refuse_lora(recipe: Recipe) -> None:
 def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
     """The start of a spec from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
-    source, place = _named(recipe, name), recipe.document.place(("weights",), value=True)
+    source, place = _named(recipe, name), recipe.place("weights")
     try:
         weights = find_weights(source, registry).path
         header = read_header(weights)
@@ -171,16 +171,11 @@ def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
 
 def find_data(recipe: Recipe, folder: Path) -> Splits:
     """Read the data of a recipe, with files relative to `folder`. Raises as `read_data`."""
-    place, seed = recipe.document.place, recipe.data.seed
+    seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
     try:
-        return read_data(
-            recipe.data,
-            folder,
-            recipe.head.seed if seed is None else seed,
-            lambda part: place(("data", part), value=True),
-        )
+        return read_data(recipe.data, folder, seed, partial(recipe.place, "data"))
     except TrainingError as error:
-        raise placed(error, place(("data",))) from None
+        raise placed(error, recipe.document.place(("data",))) from None
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
@@ -194,8 +189,8 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
     longest = recipe.training.max_length
     if longest <= n_special:
         message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
-        place = recipe.document.place(("training", "max_length"), value=True)
-        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
+        hint = "state a larger `max_length` in `[training]`"
+        raise recipe.error(message, "training", "max_length", help=hint)
 
 
 def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
@@ -217,8 +212,7 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
         return
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    place = recipe.document.place(("data", wrong), value=True)
-    raise TrainingError(Problem(message, place, form))
+    raise recipe.error(message, "data", wrong, help=form)
 
 
 def _told_data(example: Example) -> str:

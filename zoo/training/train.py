@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Problem, ZooError, placed
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
@@ -198,12 +198,12 @@ def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) ->
             continue
         if isinstance(tokens, ReaderTokens):
             message = f"the tokenizer makes no tokens of the texts of `{part}`"
-            raise TrainingError(Problem(message, recipe.document.place(("data", part), value=True)))
+            raise recipe.error(message, "data", part)
         if part not in needed:
             continue
         which = "example" if part == "train" else "held-out example"
         longest = recipe.training.max_length
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
-        place = recipe.document.place(("training", "max_length"), value=True)
-        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
+        hint = "state a larger `max_length` in `[training]`"
+        raise recipe.error(message, "training", "max_length", help=hint)
     return found
