@@ -20,7 +20,14 @@ from zoo.plugin_kit.promises import (
     rows,
     threads,
 )
-from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
+from zoo.plugin_kit.report import (
+    Check,
+    PromiseError,
+    Report,
+    run_check,
+    run_in_order,
+    unbroken,
+)
 from zoo.plugin_kit.sources import source_report
 from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
@@ -103,31 +110,32 @@ class _Subject:
     def report(self) -> Report:
         """Run the checks: first those of the pipeline, each of which needs the result of the
         previous one; then, if all of them pass, the independent ones."""
-        links: dict[str, Callable[[], str | None]] = {
-            "imports": self.imports,
-            "schema": self.schema,
-            "example": self.example,
-            "meta": partial(self.each, "meta", meta),
-            "layout": partial(self.each, "layout", layout),
+        links: dict[str, Promise] = {
+            "meta": meta,
+            "layout": layout,
+            "interface": interface,
+            "determinism": self.determinism,
+            "rows": rows,  # the others compare batches
         }
-        if self.slot != "init":
-            links["interface"] = partial(self.each, "interface", interface)
-        links["determinism"] = partial(self.each, "determinism", self.determinism)
-        if self.slot != "init":
-            links["rows"] = partial(self.each, "rows", rows)  # the others compare batches
-        checks: list[Check] = []
-        for name, check in links.items():
-            checks.append(run_check(name, check) if unbroken(checks) else Check(name, None))
-        linked = unbroken(checks)
-        offered: Mapping[str, Promise] = PROMISES[self.slot]
-        if linked:
-            offered = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
-        promises = {name: partial(self.each, name, check) for name, check in offered.items()}
-        if linked and self.slot not in _HOLDERS and self.is_cut:
-            promises["cuts"] = partial(self.each, "cuts", self.same_when_cut)
-        checks += [
-            run_check(name, p) if linked else Check(name, None) for name, p in promises.items()
-        ]
+        if self.slot == "init":
+            del links["interface"], links["rows"]
+        checks = run_in_order(
+            {
+                "imports": self.imports,
+                "schema": self.schema,
+                "example": self.example,
+                **{name: partial(self.each, name, promise) for name, promise in links.items()},
+            }
+        )
+        if not unbroken(checks):
+            checks += [Check(name, None) for name in PROMISES[self.slot]]
+        else:
+            promises = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
+            if self.slot not in _HOLDERS and self.is_cut:
+                promises["cuts"] = self.same_when_cut
+            checks += [
+                run_check(name, partial(self.each, name, one)) for name, one in promises.items()
+            ]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
@@ -182,7 +190,7 @@ class _Subject:
         determinism(spec, registry)
         self.same_elsewhere(spec, registry)
 
-    def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
+    def each(self, name: str, promise: Promise) -> None:
         """Check a promise for every spec of the component."""
         for prefix, spec in self.specs.items():
             found = run_check(name, partial(promise, spec, self.registry))

@@ -23,9 +23,8 @@ from zoo.plugin_kit.inputs import (
     turning,
     vectors,
 )
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.tape import Tape
-from zoo.registering.plugin_errors import describe_failure
 
 
 class _Steps(NamedTuple):
@@ -126,7 +125,7 @@ class ContinuingDriver(AttendingDriver):
     def continues(self) -> None:
         if not self.continued:
             return
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         with torch.no_grad():  # as in generation: a cache has no gradients
             for positioned in (False, True):
                 for steps in _STEPS:
@@ -165,10 +164,8 @@ class ContinuingDriver(AttendingDriver):
                 cache.take_back(n_tokens)
             now = slice(cache.length, cache.length + n_tokens)
             context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
-            try:
+            with no_failure(f"a call {steps.when}", help=steps.help):
                 found, _ = self.call(inputs[0][rows, now], context)
-            except Exception as error:
-                raise _failed(steps, error) from None
             real = slice(None) if seen is None else seen[rows, now]
             if not close(found[real], whole[rows, now][real], SAME):
                 raise PromiseError(
@@ -202,12 +199,8 @@ class ContinuingDriver(AttendingDriver):
         recorded = Tape(step)
         for at in range(first, LENGTH):
             x.copy_(inputs[0][rows, at : at + 1])
-            try:
+            with no_failure(f"a call {steps.when}", help=steps.help):
                 found = recorded()
-            except PromiseError:
-                raise
-            except Exception as error:
-                raise _failed(steps, error) from None
             if not close(found, whole[rows, at : at + 1], SAME):
                 raise PromiseError(f"the output is another {steps.when}", help=steps.help)
 
@@ -292,11 +285,6 @@ class ContinuingDriver(AttendingDriver):
                 "cache_window= for how many of them it is kept, memory_cache= for each of the "
                 "memory, and state= for what `keep_state` keeps of all tokens together",
             )
-
-
-def _failed(steps: _Steps, error: Exception) -> PromiseError:
-    told = describe_failure(f"a call {steps.when}", error).message
-    return PromiseError(told, help=steps.help)
 
 
 def _expect_no_more(cache: Cache) -> None:

@@ -66,7 +66,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
     changed = with_parts(spec, paths, HEARING_KIND, registry)
     if changed is None:
         return
-    model = build(changed, registry=registry).eval()
+    model = build(changed).eval()
     offsets = torch.zeros(1, LENGTH, 2, dtype=torch.int64)
     context = LayerContext(
         positions=torch.arange(LENGTH),
@@ -111,7 +111,7 @@ def leaks_of_parts(spec: ModelSpec, registry: Registry) -> Iterator[str]:
         changed = with_parts(spec, paths, AVERAGING_KIND, registry)
         if changed is None:
             continue
-        leak = next(hosted(changed, registry, torch.float64).leaks_of_padding(), None)
+        leak = next(hosted(changed).leaks_of_padding(), None)
         if leak is not None:
             yield f"with {named(spec, paths)} that takes a mask: {leak}\nhelp: {help}"
 
