@@ -26,14 +26,13 @@ _LARGEST = 1e15
 """The largest target that is a number; the sum of the squares of many is far within float32."""
 
 
-def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> Start:
+def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     """Give a classifier the names of its classes: those of the recipe, or else of the model, or
     else of the training data, sorted. The spec of the trained model has them. For other models,
     nothing is done.
 
     Args:
-        recipe: the recipe.
-        start: its model.
+        start: the recipe and its model.
         splits: its data.
         folder: the folder that the names of data files are relative to.
 
@@ -43,7 +42,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
             class of a trained head; or lists have 1 or 0 for each class in place of labels; or a
             target is no number, for a model that predicts one.
     """
-    sides = start.sides
+    recipe, sides = start.recipe, start.sides
     if not isinstance(sides, Reader) or sides.classes is None:
         return start
     if sides.predicts == "number":
@@ -55,9 +54,9 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     own = _own_labels(start, number)
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own):
-        _check_number(recipe, start.spec.name, learned, number)
+        _check_number(start, learned, number)
     if start.weights is not None and start.taken is None:
-        _check_order(recipe, start.spec.name, own)
+        _check_order(start, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)
     what = "word" if sides.predicts == "classes_of_words" else "text"
@@ -78,16 +77,19 @@ def _own_labels(start: Start, number: int) -> tuple[str, ...]:
     return () if len(own) < number or own == unnamed(number) else own
 
 
-def _check_number(recipe: Recipe, name: str, learned: list[str], number: int) -> None:
+def _check_number(start: Start, learned: list[str], number: int) -> None:
     """Raise TrainingError unless the training data has as many labels as the model classes."""
     if len(learned) == number:
         return
     hint = f"state `n_classes = {len(learned)}` in the head of the spec"
     if len(learned) == 1:
         hint = "a classifier learns from texts of two labels at least"
-    has = counted(len(learned), "label")
-    message = f"the training data has {has}, and {name} scores {number} classes: {_listed(learned)}"
-    raise recipe.error(message, "model", help=hint)
+    raise start.recipe.error(
+        f"the training data has {counted(len(learned), 'label')}, and {start.spec.name} scores "
+        f"{number} classes: {_listed(learned)}",
+        "model",
+        help=hint,
+    )
 
 
 def _notes_of_missing(
@@ -144,15 +146,15 @@ def _no_number(text: str) -> Problem:
     return Problem(f"{quoted(text)} is too large", help=hint)
 
 
-def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
+def _check_order(start: Start, own: tuple[str, ...]) -> None:
     """Raise TrainingError if the recipe gives a class of a trained head the label of another one.
     Other labels may take the place of those that it has."""
-    stated = recipe.head.labels or ()
+    stated = start.recipe.head.labels or ()
     for number, (label, was) in enumerate(zip(stated, own, strict=False)):
         if label != was and label in own:
-            raise recipe.error(
-                f"class {number} of {name} is trained as {quoted(was)}, and {quoted(label)} is "
-                f"its class {own.index(label)}",
+            raise start.recipe.error(
+                f"class {number} of {start.spec.name} is trained as {quoted(was)}, and "
+                f"{quoted(label)} is its class {own.index(label)}",
                 "labels",
                 number,
                 help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "

@@ -62,8 +62,7 @@ class Loop:
     """The updates of one run.
 
     Args:
-        recipe: the number of steps, and how they are done.
-        learner: the model and the optimiser.
+        learner: the recipe, the model and the optimiser.
         tokens: the special ids.
         train, valid: the examples; the same in every process.
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
@@ -74,7 +73,6 @@ class Loop:
             equals; None if there is none, or if the recipe does not ask for it.
     """
 
-    recipe: Recipe
     learner: Learner
     tokens: AnyTokens
     train: Sequence[AnyRow]
@@ -84,6 +82,11 @@ class Loop:
     kept: int = 0
     masker: Masker | None = None
     best: Record | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The number of steps, and how they are done."""
+        return self.learner.start.recipe
 
     def run(self, done: int, progress: Progress) -> None:
         """Do the steps after the first `done`, each of which `progress` shows.

@@ -31,21 +31,22 @@ from zoo.wording import quoted, typed
 
 
 class Start(NamedTuple):
-    """The model of a recipe."""
+    """A recipe, and what training by it starts from."""
 
+    recipe: Recipe
     source: str
-    """Its name or its path; by its name, a model in the store is checked when it is loaded."""
+    """The model's name or path; by its name, one in the store is checked when it is loaded."""
     spec: ModelSpec
-    weights: Path | None
-    """The weights of the saved model that training starts from, if it starts from one."""
-    origin: dict[str, Any] | None
-    """Where these weights came from, if the zoo has not made them."""
     sides: Sides
     """What the model reads and predicts."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
     adapted: frozenset[str]
     """Those of them that get low-rank updates, which are."""
+    weights: Path | None = None
+    """The weights of the saved model that training starts from, if it starts from one."""
+    origin: dict[str, Any] | None = None
+    """Where these weights came from, if the zoo has not made them."""
     published: Published = UNPUBLISHED
     """The special ids of the saved model, if its tokenizers are used."""
     taken: Mapping[str, str] | None = None
@@ -76,14 +77,14 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
     _check_layers(recipe, spec)
-    start = Start(source, spec, None, None, sides, frozen, adapted)
+    start = Start(recipe, source, spec, sides, frozen, adapted)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
             raise TrainingError(Problem(message, at, hint))
-        return _from_other(recipe, registry, start)
+        return _from_other(start, registry)
     if header is None:
         _refuse_lora(recipe)
         return start
@@ -91,7 +92,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     return start._replace(
         weights=weights,
         origin=header.origin,
-        published=_published(recipe, weights, header, sides),
+        published=_published(start, weights, header),
         content=header.content_digest,
     )
 
@@ -129,11 +130,11 @@ def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:
         raise recipe.error(message, "training", "recompute", help="leave out `recompute`")
 
 
-def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
+def _published(start: Start, weights: Path, header: Header) -> Published:
     """The special ids of the saved model that training starts from, if its tokenizers are used."""
-    if not isinstance(recipe.tokenizer, OfModel):
+    if not isinstance(start.recipe.tokenizer, OfModel):
         return UNPUBLISHED
-    return read_published(folder_of(weights), published_config(header.origin), sides)
+    return read_published(folder_of(weights), published_config(header.origin), start.sides)
 
 
 def _refuse_lora(recipe: Recipe) -> None:
@@ -144,9 +145,9 @@ def _refuse_lora(recipe: Recipe) -> None:
         raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
 
 
-def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
+def _from_other(start: Start, registry: Registry) -> Start:
     """The start of a spec from the weights of another saved model. Raises as `find_start`."""
-    name = str(recipe.head.weights)
+    recipe, name = start.recipe, str(start.recipe.head.weights)
     source, place = _named(recipe, name), recipe.place("weights")
     try:
         weights = find_weights(source, registry).path
@@ -162,7 +163,7 @@ def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
         source=source,
         weights=weights,
         origin=origin,
-        published=_published(recipe, weights, header, start.sides),
+        published=_published(start, weights, header),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
         content=header.content_digest,
@@ -193,7 +194,7 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
         raise recipe.error(message, "training", "max_length", help=hint)
 
 
-def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
+def check_sides(start: Start, splits: Splits) -> None:
     """Raise `TrainingError` if the data is of another kind than the model learns from: text in
     place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
     the reverse."""
@@ -212,7 +213,7 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
         return
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    raise recipe.error(message, "data", wrong, help=form)
+    raise start.recipe.error(message, "data", wrong, help=form)
 
 
 def _told_data(example: Example) -> str:
