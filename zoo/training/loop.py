@@ -17,7 +17,7 @@ from torch import nn
 from zoo.auxiliary import auxiliary_loss
 from zoo.errors import TrainingError
 from zoo.sharding.parts import local
-from zoo.training.batches import AnyRow, Labelled, batches, n_labels, part
+from zoo.training.batches import AnyRow, Labelled, batches, n_labels, n_tokens, part
 from zoo.training.extras import imported
 from zoo.training.learner import Learner
 from zoo.training.masking import Masker
@@ -108,7 +108,7 @@ class Loop:
             batch = self.drawn([self.train[index] for index in order[place]], step)
             sums.loss += self.update(batch, step)
             sums.n_predicted += n_labels(batch)
-            sums.n_tokens += sum(row.n_tokens for row in batch)
+            sums.n_tokens += n_tokens(batch)
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
             compared = kept and training.keep == "best"
