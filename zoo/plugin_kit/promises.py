@@ -18,13 +18,12 @@ from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.assertions import equal, expect_close, expect_equal
 from zoo.plugin_kit.branches import branches
-from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.hosts import BlockHost, Host
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
-from zoo.plugin_kit.passed_on import check_heard, leaks_of_parts
+from zoo.plugin_kit.passed_on import check_heard, declared, leaks_of_parts
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
