@@ -19,9 +19,9 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     Raises:
         TrainingError: a pattern is for no parameter of the model, or none is left to train.
     """
-    weights = _weights(spec)
+    weights = frozenset(_weights(spec).values())
     if recipe.lora is not None:
-        return frozenset(weights) - _begun_anew(recipe, spec)
+        return weights - _begun_anew(recipe, spec)
     found: set[str] = set()
     for number, pattern in enumerate(recipe.training.frozen):
         found |= _named(pattern, recipe, ("training", "frozen", number), spec)
@@ -56,23 +56,24 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
 
 
 def _weights(spec: ModelSpec) -> dict[str, str]:
-    """The parameters of a spec, each by its own name."""
-    return {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
+    """The parameters of a spec by all their names, those that are tied included."""
+    own = {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
+    return own | dict(spec.ties)
 
 
 def _begun_anew(recipe: Recipe, spec: ModelSpec) -> set[str]:
     """The parameters that `new` means, whose patterns are checked by `taken_weights`."""
-    stored = _weights(spec) | dict(spec.ties)
-    return {name for pattern in recipe.head.new or () for name in like(pattern, stored)}
+    weights = _weights(spec)
+    return {name for pattern in recipe.head.new or () for name in like(pattern, weights)}
 
 
 def _named(pattern: str, recipe: Recipe, path: tuple[str | int, ...], spec: ModelSpec) -> set[str]:
     """The parameters that a pattern means. Raises `TrainingError` if there are none."""
-    stored = _weights(spec) | dict(spec.ties)
-    if meant := like(pattern, stored):
+    weights = _weights(spec)
+    if meant := like(pattern, weights):
         return meant
     message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-    raise recipe.error(message, *path, help=_hint(pattern, stored))
+    raise recipe.error(message, *path, help=_hint(pattern, weights))
 
 
 def _maps(spec: ModelSpec) -> str:
