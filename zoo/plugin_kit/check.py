@@ -36,6 +36,7 @@ from zoo.plugin_kit.written import written
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
 from zoo.reports.listing import every_plugin
+from zoo.slots import Plugin
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
@@ -107,6 +108,10 @@ class _Subject:
         self.same_elsewhere = partial(same_elsewhere, other)
         self.specs: dict[str, ModelSpec] = {}
 
+    @property
+    def cls(self) -> type[Plugin]:
+        return self.registry.plugin(self.slot, self.kind)
+
     def report(self) -> Report:
         """Run the checks: first those of the pipeline, each of which needs the result of the
         previous one; then, if all of them pass, the independent ones."""
@@ -130,7 +135,7 @@ class _Subject:
         if not unbroken(checks):
             checks += [Check(name, None) for name in PROMISES[self.slot]]
         else:
-            promises = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
+            promises = promises_of(self.cls, self.slot)
             if self.slot not in _HOLDERS and self.is_cut:
                 promises["cuts"] = self.same_when_cut
             checks += [
@@ -142,27 +147,24 @@ class _Subject:
         """The description can be imported, in a process without torch and in this one."""
         if self.import_failure is not None:
             raise PromiseError(self.import_failure)
-        self.registry.plugin(self.slot, self.kind)
+        _ = self.cls  # imports it
 
     def schema(self) -> None:
         """Each field has a type with a JSON Schema, for editors, and is read; contradictions name
         fields."""
-        cls = self.registry.plugin(self.slot, self.kind)
-        schema(cls)
-        written(cls, self.registry)
+        schema(self.cls)
+        written(self.cls, self.registry)
 
     def example(self) -> str | None:
         """Make a small spec around the component and, if it can attend to a memory, another."""
-        for name, mark in fields_of(self.registry.plugin(self.slot, self.kind)).items():
+        for name, mark in fields_of(self.cls).items():
             if isinstance(mark, Slot) and mark.slot == self.slot and mark.inherit:
                 raise PromiseError(
                     f"its field `{name}` takes what is stated for `{self.slot}` around it, and so "
                     "the component itself",
                     help=f'Slot("{self.slot}", inherit=False)',
                 )
-        values = self.values
-        if values is None:
-            values = self.registry.plugin(self.slot, self.kind).example
+        values = self.cls.example if self.values is None else self.values
         about = (self.slot, self.kind, values, self.registry)
         try:
             self.specs[""] = complete(host_data(*about), self.registry)
