@@ -9,13 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.attention_cases import SMALL_DECODER, chunks_of, made, randn, rms
-from references.recurrences import check_hidden_token, check_recurrence
+from references.recurrences import check_hidden_token, check_recurrence, check_shown
 
 import zoo
 from zoo.cache import Cache
 from zoo.errors import SpecError
-from zoo.reports.flops import flops
-from zoo.showing.show import summary_data
 from zoo_components.gated_delta import GatedDelta
 from zoo_components.modules import gated_delta as module_of
 from zoo_components.norm import NoNorm
@@ -150,22 +148,12 @@ def test_gradients_reach_the_first_token() -> None:
 
 def test_what_show_says() -> None:
     """The parameters, the state and the operations, in closed form."""
-    spec = zoo.read_spec({**SPEC, "vocab": 40})
     keys, values = 2 * 3, 4 * 5
     state = 4 * 3 * 5 + 3 * (2 * keys + values)
-    data = summary_data(spec)
-    assert data["state_bytes_per_sequence"] == 3 * state * 4
-    assert data["kv_cache_bytes_per_token"]["float32"] == 0
     maps = 16 * (2 * keys + 2 * values + 2 * 4) + values * 16
     own = maps + 4 * (2 * keys + values) + 2 * 4 + 5
-    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
-    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
-    assert long == 2 * short
-    (decoder, *_) = flops(spec, 640)["parts"]
-    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
-    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
     pairs = 2 * 2 * 64 * 3 + 4 * 64 * (2 * 5 + 3)  # of keys with keys and queries, then with values
-    assert attention["flops"] == 2 * 3 * 640 * (maps + pairs + 3 * 4 * 3 * 5)
+    check_shown(SPEC, own=own, state=state, products=maps + pairs + 3 * 4 * 3 * 5)
 
 
 def test_a_model_starts_with_slow_decays() -> None:

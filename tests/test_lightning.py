@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from references.attention_cases import SMALL_DECODER, chunks_of, made, rms
-from references.recurrences import check_hidden_token, check_recurrence
+from references.recurrences import check_hidden_token, check_recurrence, check_shown
 
 import zoo
 from zoo.errors import SpecError
-from zoo.reports.flops import flops
-from zoo.showing.show import summary_data
 from zoo_components.lightning import Lightning
 from zoo_components.modules import decay as module_of
 from zoo_components.norm import NoNorm
@@ -65,21 +63,10 @@ def test_a_hidden_token_changes_nothing() -> None:
 
 def test_what_show_says() -> None:
     """The parameters, the state and the operations, in closed form."""
-    spec = zoo.read_spec({**SPEC, "vocab": 40})
     inner = 4 * 3
-    data = summary_data(spec)
-    assert data["state_bytes_per_sequence"] == 3 * inner * 3 * 4
-    assert data["kv_cache_bytes_per_token"]["float32"] == 0
     maps = 5 * 16 * inner
-    own = maps + inner
-    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
-    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
-    assert long == 2 * short
-    (decoder, *_) = flops(spec, 640)["parts"]
-    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
-    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
     sums = 4 * (2 * 64 * 3 + 2 * 3 * 3)  # of one token: its pairs, and the state
-    assert attention["flops"] == 2 * 3 * 640 * (maps + sums)
+    check_shown(SPEC, own=maps + inner, state=inner * 3, products=maps + sums)
 
 
 def test_layers_with_rates_of_their_own() -> None:

@@ -9,12 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.attention_cases import SMALL_DECODER, chunks_of, made
-from references.recurrences import check_hidden_token, check_recurrence
+from references.recurrences import check_hidden_token, check_recurrence, check_shown
 
 import zoo
 from zoo.errors import SpecError
-from zoo.reports.flops import flops
-from zoo.showing.show import summary_data
 from zoo_components.mamba2 import Mamba2, ScaledMamba2, StateSpace
 from zoo_components.modules import decay as module_of
 from zoo_components.norm import NoNorm
@@ -139,22 +137,12 @@ def test_a_hidden_token_changes_nothing() -> None:
 def test_what_show_says() -> None:
     """The parameters, the state and the operations, in closed form. The layer is twice as wide as
     the model."""
-    spec = zoo.read_spec({**SPEC, "vocab": 40})
     inner, vectors = 32, 2 * 3
     convolved = inner + 2 * vectors
-    data = summary_data(spec)
-    assert data["state_bytes_per_sequence"] == 3 * (inner * 3 + 3 * convolved) * 4
-    assert data["kv_cache_bytes_per_token"]["float32"] == 0
     maps = 16 * (inner + convolved + 4) + inner * 16
     own = maps + (4 + 1) * convolved + 3 * 4 + inner
-    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
-    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
-    assert long == 2 * short
-    (decoder, *_) = flops(spec, 640)["parts"]
-    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
-    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
     sums = 2 * 64 * 3 + 4 * (64 * 8 + 2 * 3 * 8)  # pairs of each group, then of each head
-    assert attention["flops"] == 2 * 3 * 640 * (maps + sums)
+    check_shown(SPEC, own=own, state=inner * 3 + 3 * convolved, products=maps + sums)
 
 
 def test_sizes_that_do_not_fit() -> None:

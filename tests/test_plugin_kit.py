@@ -32,8 +32,10 @@ import zoo
 from zoo.errors import RegistryError, SpecError
 from zoo.int8 import Int8Linear
 from zoo.plugin_kit.check import check_plugins
+from zoo.plugin_kit.hosts import complete, host_data, with_hosts
+from zoo.plugin_kit.passed_on import declared
 from zoo.plugin_kit.project import new_plugin
-from zoo.plugin_kit.report import Report
+from zoo.plugin_kit.report import PromiseError, Report
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.reports.listing import every_plugin
 from zoo.slots import SLOTS
@@ -590,9 +592,11 @@ def test_a_builder_passes_on_what_its_positions_say(
     base: str, value: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(FORGETFUL.format(base=base, value=value))
-    registry = project(tmp_path, 'format = 1\n[builder]\nmine = "mine.py:Forgetful"\n')
-    [report] = check_plugins(["builder.mine"], layered(registry))
-    assert told in reasons_of(report)["declared"]
+    own = project(tmp_path, 'format = 1\n[builder]\nmine = "mine.py:Forgetful"\n')
+    registry = with_hosts(layered(own))
+    spec = complete(host_data("builder", "mine", {}, registry), registry)
+    with pytest.raises(PromiseError, match=told):
+        declared(spec, registry)
 
 
 def test_constants_may_be_rounded() -> None:

@@ -9,13 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.attention_cases import made, randn
-from references.recurrences import check_hidden_token, check_recurrence
+from references.recurrences import check_hidden_token, check_recurrence, check_shown
 
 import zoo
 from zoo.cache import Cache
 from zoo.errors import SpecError
-from zoo.reports.flops import flops
-from zoo.showing.show import summary_data
 from zoo_components.modules import decay as module_of
 from zoo_components.modules.decay import fading_sums
 from zoo_components.modules.rg_lru import complement
@@ -140,18 +138,10 @@ def test_gates_that_are_closed_train() -> None:
 
 def test_what_show_says() -> None:
     """The parameters, the state and the operations, in closed form."""
-    spec = zoo.read_spec(SPEC)
     inner, block = 24, 24 // 4
     maps, gates = 3 * 16 * inner, 2 * inner * block
     own = maps + 2 * inner + 16 + gates + 2 * inner + (4 + 1) * inner + inner
-    rest = 2 * 16 * 8 + 8 + 16 + 4 * 16
-    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + rest) + 2 * 16
-    assert summary_data(spec)["state_bytes_per_sequence"] == 3 * (4 * inner + 1) * 4
-    assert summary_data(spec)["kv_cache_bytes_per_token"]["float32"] == 0
-    (decoder, *_) = flops(spec, 100)["parts"]
-    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
-    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
-    assert attention["flops"] == 2 * 3 * 100 * (maps + gates)
+    check_shown(SPEC, own=own, state=4 * inner + 1, products=maps + gates)
 
 
 def test_the_start_fades_slowly() -> None:

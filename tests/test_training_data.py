@@ -21,7 +21,7 @@ from toy_training import PAIRS, RECIPE, write_toy
 import zoo
 from zoo.errors import Place, TrainingError
 from zoo.purpose import Generation
-from zoo.training.batches import Row, batches, part
+from zoo.training.batches import Row, batches, n_tokens, part
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
 from zoo.training.encoding import encode, encode_parts
@@ -561,7 +561,7 @@ def test_batches(rows: list[Row], tokens: int, epoch: int) -> None:
 def test_what_a_row_counts() -> None:
     """Each target token but the first is predicted, and counted in the tokens per second."""
     row = Row(source=[5, 6, 7, 8, 9], target=[1, 5, 6, 2])
-    assert (row.length, row.n_labels, row.n_tokens) == (5, 3, 3)
+    assert (row.length, row.n_labels, n_tokens([row])) == (5, 3, 3)
 
 
 def test_a_batch_is_filled_up() -> None:

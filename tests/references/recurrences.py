@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+import zoo
 from references.attention_cases import made, randn
 from zoo.cache import Cache
+from zoo.reports.flops import flops
+from zoo.showing.show import summary_data
 from zoo.slots import Attention
 
 Described = TypeVar("Described", bound=Attention)
@@ -38,3 +41,20 @@ def check_hidden_token(module: nn.Module, width: int) -> None:
     for row in range(2):
         alone, _ = module(x[row : row + 1, mask[row]])
         torch.testing.assert_close(found[row, mask[row]], alone[0], rtol=0, atol=1e-12)
+
+
+def check_shown(small: dict[str, Any], *, own: int, state: int, products: int) -> None:
+    """What is shown of a model like `SMALL_DECODER` with such a mixer, which has `own` parameters,
+    keeps `state` numbers, and computes so many products for a token, however many there are."""
+    spec = zoo.read_spec({**small, "vocab": 40})
+    ffn, norms = 2 * 16 * 8 + 8 + 16, 4 * 16
+    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + ffn + norms) + 2 * 16
+    data = summary_data(spec)
+    assert data["state_bytes_per_sequence"] == 3 * state * 4
+    assert data["kv_cache_bytes_per_token"]["float32"] == 0
+    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
+    assert long == 2 * short
+    (decoder, *_) = flops(spec, 640)["parts"]
+    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
+    (mixer,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
+    assert mixer["flops"] == 2 * 3 * 640 * products

@@ -14,10 +14,9 @@ structure.py, state.py  the fields and the tensors
 Promises about its calls:
 promises.py             most of them
 branches.py             the branches of a block
-declared.py             what blocks and builders say of their parts
-passed_on.py            what they pass on to these
+passed_on.py            what blocks and builders pass on to their parts, and say of them
 learning.py             training
-precision.py            dtypes; rounding.py, what is rounded on the way
+precision.py            dtypes
 cuts.py, cut_worker.py  parts of a module, in several processes
 elsewhere.py            the same in other processes; workers.py, these processes
 sources.py              a source of published models, which is no component

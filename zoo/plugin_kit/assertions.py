@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from zoo.plugin_kit.inputs import LONG, Tensors, later, vectors, with_another
-from zoo.plugin_kit.report import PromiseError
-from zoo.registering.plugin_errors import describe_failure
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.slots import NormSite
 
 SAME = 1e-9
@@ -136,13 +135,9 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
     output: torch.Tensor = module(x)
     tokens = x.reshape(*shape, x.shape[-1])
     sizes = ", ".join(map(str, tokens.shape))
-    try:
+    any_shape = "x may have any number of dimensions before the last"
+    with no_failure(f"a call with x ({sizes})", help=any_shape):
         found = module(tokens)
-    except Exception as error:
-        told = describe_failure(f"a call with x ({sizes})", error).message
-        raise PromiseError(
-            told, help="x may have any number of dimensions before the last"
-        ) from None
     expect(f"the output for x ({sizes})", found, *shape, output.shape[-1])
     if not close(found, output.reshape(*shape, output.shape[-1]), SAME):
         raise PromiseError(

@@ -28,9 +28,8 @@ from zoo.plugin_kit.inputs import (
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.position import Rotation
-from zoo.registering.plugin_errors import describe_failure
 
 Attended = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """The output, and the weights by name."""
@@ -69,9 +68,11 @@ class AttendingDriver(Driver):
         """The number of positions that can be attended to."""
         return MEMORY_LENGTH if self.crosses else LENGTH
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        x = vectors(dtype, seed)
-        return (x, vectors(dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)) if self.crosses else (x,)
+    def inputs(self, seed: int = 0) -> Tensors:
+        x = vectors(self.dtype, seed)
+        if not self.crosses:
+            return (x,)
+        return x, vectors(self.dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)
 
     def sides(self, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the sequence, and the memory if there is one."""
@@ -195,7 +196,7 @@ class AttendingDriver(Driver):
         return torch.randn(shape, generator=random).to(dtype)
 
     def positioned(self) -> None:
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         if self.takes_rotation:
             self._expect_taken(inputs, "rotation", turning(torch.ones(LENGTH)))
             self._check_rotation(inputs)
@@ -281,11 +282,8 @@ class AttendingDriver(Driver):
             return self.call(x if isinstance(rows, slice) else x[None], context)[0]
 
         told = f"with {', '.join(given)}"
-        try:
+        with no_failure(f"a call {told}", help=_OWN_POSITIONS):
             together = called(slice(None))
-        except Exception as error:
-            message = describe_failure(f"a call {told}", error).message
-            raise PromiseError(message, help=_OWN_POSITIONS) from None
         for row in range(BATCH):
             if not close(together[row : row + 1], called(row), SAME):
                 raise PromiseError(
@@ -294,7 +292,7 @@ class AttendingDriver(Driver):
                 )
 
     def leaks(self) -> Iterator[str]:
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         yield from self.leaks_of_padding()
         if not self.looks_ahead:
             yield from self._leaks_of_later(inputs)
@@ -303,7 +301,7 @@ class AttendingDriver(Driver):
     def leaks_of_padding(self) -> Iterator[str]:
         """What a mask of keys hides, on either side: what reads earlier tokens alone never sees
         padding on the right."""
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
         for side, hidden, others in sides:
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)

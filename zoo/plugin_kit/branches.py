@@ -70,7 +70,7 @@ def _output_placed(spec: ModelSpec, placement: str, registry: Registry) -> torch
         placed = complete({**data, **stated, "norm_placement": placement}, registry)
     except SpecError:
         return None
-    return _output_of(placed, registry)
+    return _output_of(placed)
 
 
 def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -93,9 +93,9 @@ def _output_with(
         changed = read_spec(data, registry=registry)
     except SpecError:
         return None
-    return _output_of(changed, registry)
+    return _output_of(changed)
 
 
-def _output_of(spec: ModelSpec, registry: Registry) -> torch.Tensor:
-    driver = hosted(spec, registry, torch.float64)
-    return driver(*driver.inputs(torch.float64))[0]
+def _output_of(spec: ModelSpec) -> torch.Tensor:
+    driver = hosted(spec)
+    return driver(*driver.inputs())[0]

@@ -20,7 +20,14 @@ from zoo.plugin_kit.promises import (
     rows,
     threads,
 )
-from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
+from zoo.plugin_kit.report import (
+    Check,
+    PromiseError,
+    Report,
+    run_check,
+    run_in_order,
+    unbroken,
+)
 from zoo.plugin_kit.sources import source_report
 from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
@@ -29,6 +36,7 @@ from zoo.plugin_kit.written import written
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
 from zoo.reports.listing import every_plugin
+from zoo.slots import Plugin
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
@@ -100,61 +108,63 @@ class _Subject:
         self.same_elsewhere = partial(same_elsewhere, other)
         self.specs: dict[str, ModelSpec] = {}
 
+    @property
+    def cls(self) -> type[Plugin]:
+        return self.registry.plugin(self.slot, self.kind)
+
     def report(self) -> Report:
         """Run the checks: first those of the pipeline, each of which needs the result of the
         previous one; then, if all of them pass, the independent ones."""
-        links: dict[str, Callable[[], str | None]] = {
-            "imports": self.imports,
-            "schema": self.schema,
-            "example": self.example,
-            "meta": partial(self.each, "meta", meta),
-            "layout": partial(self.each, "layout", layout),
+        links: dict[str, Promise] = {
+            "meta": meta,
+            "layout": layout,
+            "interface": interface,
+            "determinism": self.determinism,
+            "rows": rows,  # the others compare batches
         }
-        if self.slot != "init":
-            links["interface"] = partial(self.each, "interface", interface)
-        links["determinism"] = partial(self.each, "determinism", self.determinism)
-        if self.slot != "init":
-            links["rows"] = partial(self.each, "rows", rows)  # the others compare batches
-        checks: list[Check] = []
-        for name, check in links.items():
-            checks.append(run_check(name, check) if unbroken(checks) else Check(name, None))
-        linked = unbroken(checks)
-        offered: Mapping[str, Promise] = PROMISES[self.slot]
-        if linked:
-            offered = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
-        promises = {name: partial(self.each, name, check) for name, check in offered.items()}
-        if linked and self.slot not in _HOLDERS and self.is_cut:
-            promises["cuts"] = partial(self.each, "cuts", self.same_when_cut)
-        checks += [
-            run_check(name, p) if linked else Check(name, None) for name, p in promises.items()
-        ]
+        if self.slot == "init":
+            del links["interface"], links["rows"]
+        checks = run_in_order(
+            {
+                "imports": self.imports,
+                "schema": self.schema,
+                "example": self.example,
+                **{name: partial(self.each, name, promise) for name, promise in links.items()},
+            }
+        )
+        if not unbroken(checks):
+            checks += [Check(name, None) for name in PROMISES[self.slot]]
+        else:
+            promises = promises_of(self.cls, self.slot)
+            if self.slot not in _HOLDERS and self.is_cut:
+                promises["cuts"] = self.same_when_cut
+            checks += [
+                run_check(name, partial(self.each, name, one)) for name, one in promises.items()
+            ]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
         """The description can be imported, in a process without torch and in this one."""
         if self.import_failure is not None:
             raise PromiseError(self.import_failure)
-        self.registry.plugin(self.slot, self.kind)
+        _ = self.cls  # imports it
 
     def schema(self) -> None:
         """Each field has a type with a JSON Schema, for editors, and is read; contradictions name
         fields."""
-        cls = self.registry.plugin(self.slot, self.kind)
-        schema(cls)
-        written(cls, self.registry)
+        schema(self.cls)
+        written(self.cls, self.registry)
 
     def example(self) -> str | None:
         """Make a small spec around the component and, if it can attend to a memory, another."""
-        for name, mark in fields_of(self.registry.plugin(self.slot, self.kind)).items():
+        for name, mark in fields_of(self.cls).items():
             if isinstance(mark, Slot) and mark.slot == self.slot and mark.inherit:
                 raise PromiseError(
                     f"its field `{name}` takes what is stated for `{self.slot}` around it, and so "
                     "the component itself",
                     help=f'Slot("{self.slot}", inherit=False)',
                 )
-        values = self.values
-        if values is None:
-            values = self.registry.plugin(self.slot, self.kind).example
+        values = self.cls.example if self.values is None else self.values
         about = (self.slot, self.kind, values, self.registry)
         try:
             self.specs[""] = complete(host_data(*about), self.registry)
@@ -182,7 +192,7 @@ class _Subject:
         determinism(spec, registry)
         self.same_elsewhere(spec, registry)
 
-    def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
+    def each(self, name: str, promise: Promise) -> None:
         """Check a promise for every spec of the component."""
         for prefix, spec in self.specs.items():
             found = run_check(name, partial(promise, spec, self.registry))

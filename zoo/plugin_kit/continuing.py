@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -23,9 +22,8 @@ from zoo.plugin_kit.inputs import (
     turning,
     vectors,
 )
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.tape import Tape
-from zoo.registering.plugin_errors import describe_failure
 
 
 class _Steps(NamedTuple):
@@ -118,21 +116,16 @@ class ContinuingDriver(AttendingDriver):
         recorded."""
         raise NotImplementedError
 
-    @cached_property
-    def _bias(self) -> torch.Tensor:
-        """Made once: a step that is recorded draws no random numbers."""
-        return self.bias(torch.float64)
-
     def continues(self) -> None:
         if not self.continued:
             return
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         with torch.no_grad():  # as in generation: a cache has no gradients
             for positioned in (False, True):
                 for steps in _STEPS:
                     self._check_steps(inputs, steps, positioned=positioned)
             of_many = vectors(torch.float64, 0, LONG), *inputs[1:]
-            if passes(partial(self._whole, of_many, None, positioned=False)):
+            if passes(_Fed(self, of_many, None, positioned=False).whole):
                 self._check_steps(of_many, _LONG_STEPS, positioned=False)
             self._check_counts(inputs)
             for positioned in (False, True) if self.recorded else ():
@@ -142,121 +135,50 @@ class ContinuingDriver(AttendingDriver):
     def with_cache(self, *inputs: torch.Tensor) -> Tensors:
         if not self.continued:
             return ()
-        outputs: list[torch.Tensor] = []
-        cache, rows, seen = Cache(LENGTH), torch.arange(BATCH), padded()
+        fed, cache = _Fed(self, inputs, padded(), positioned=True), Cache(LENGTH)
         with torch.no_grad():
-            for n_tokens in (LENGTH - 2, 1, 1):
-                now = slice(cache.past.length, cache.past.length + n_tokens)
-                context = self._next(inputs, cache, n_tokens, rows, seen, positioned=True)
-                outputs.append(self.call(inputs[0][:, now], context)[0])
-        return tuple(outputs)
+            return tuple(fed.output(cache, n_tokens) for n_tokens in (LENGTH - 2, 1, 1))
 
     def _check_steps(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
         """Raises PromiseError unless the output of these steps with a cache is that of all tokens
         at once. With `positioned`, there are a rotation and a bias if the module takes them."""
-        seen = padded() if steps.padded else None
-        rows = torch.arange(BATCH)
-        whole = self._whole(inputs, seen, positioned)
-        length = inputs[0].shape[1]
+        fed = _Fed(self, inputs, padded() if steps.padded else None, positioned)
+        whole, length = fed.whole(), inputs[0].shape[1]
         cache = Cache(length, back=length if steps.taken_back else 0)
         again = [n for n in steps.sizes[1:] for _ in range(1 + steps.taken_back)]
         for number, n_tokens in enumerate([steps.sizes[0], *again]):
             if steps.taken_back and number and number % 2 == 0:
                 cache.take_back(n_tokens)
             now = slice(cache.past.length, cache.past.length + n_tokens)
-            context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
-            try:
-                found, _ = self.call(inputs[0][rows, now], context)
-            except Exception as error:
-                raise _failed(steps, error) from None
-            real = slice(None) if seen is None else seen[rows, now]
-            if not close(found[real], whole[rows, now][real], SAME):
+            with no_failure(f"a call {steps.when}", help=steps.help):
+                found = fed.output(cache, n_tokens)
+            real = slice(None) if fed.seen is None else fed.seen[fed.rows, now]
+            if not close(found[real], whole[fed.rows, now][real], SAME):
                 raise PromiseError(
                     f"the output is another {steps.when}, although it is said to be incremental",
                     help=steps.help,
                 )
             _expect_no_more(cache)
-            if steps.reordered and len(rows) == BATCH:
-                rows = torch.tensor([1, 0, 1])  # as beam search does
-                cache.select(rows, rows)
+            if steps.reordered and len(fed.rows) == BATCH:
+                fed.reorder(cache)
 
     def _check_recorded(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
         """Raises PromiseError unless the output of these steps is that of all tokens at once, where
         those for one token are recorded."""
-        seen = padded() if steps.padded else None
-        rows = torch.arange(BATCH)
-        whole = self._whole(inputs, seen, positioned)
-        before = Cache(LENGTH)
-        context = self._next(inputs, before, steps.sizes[0], rows, seen, positioned)
-        self.call(inputs[0][:, : before.past.length], context)
+        fed = _Fed(self, inputs, padded() if steps.padded else None, positioned)
+        whole, before = fed.whole(), Cache(LENGTH)
+        fed.output(before, steps.sizes[0])
         if steps.reordered:
-            rows = torch.tensor([1, 0, 1])
-            before.select(rows, rows)
-        cache, first = FixedCache(before, rows.device), before.past.length
-        x = inputs[0][rows, first : first + 1]
-
-        def step() -> torch.Tensor:
-            context = self._next(inputs, cache, 1, rows, seen, positioned)
-            return self.call(x, context)[0]
-
-        recorded = Tape(step)
+            fed.reorder(before)
+        cache, first = FixedCache(before, fed.rows.device), before.past.length
+        x = inputs[0][fed.rows, first : first + 1]
+        recorded = Tape(lambda: self.call(x, fed.context(cache, 1))[0])
         for at in range(first, LENGTH):
-            x.copy_(inputs[0][rows, at : at + 1])
-            try:
+            x.copy_(inputs[0][fed.rows, at : at + 1])
+            with no_failure(f"a call {steps.when}", help=steps.help):
                 found = recorded()
-            except PromiseError:
-                raise
-            except Exception as error:
-                raise _failed(steps, error) from None
-            if not close(found, whole[rows, at : at + 1], SAME):
+            if not close(found, whole[fed.rows, at : at + 1], SAME):
                 raise PromiseError(f"the output is another {steps.when}", help=steps.help)
-
-    def _whole(self, inputs: Tensors, seen: torch.Tensor | None, positioned: bool) -> torch.Tensor:
-        """The output for all tokens at once."""
-        rows = torch.arange(BATCH)
-        length = inputs[0].shape[1]
-        context = self._next(inputs, Cache(length), length, rows, seen, positioned)
-        return self.call(inputs[0], context._replace(cache=None))[0]
-
-    def _next(
-        self,
-        inputs: Tensors,
-        cache: Cache,
-        n_tokens: int,
-        rows: torch.Tensor,
-        seen: torch.Tensor | None,
-        positioned: bool,
-    ) -> LayerContext:
-        """Register the next tokens of these rows with the cache, and return their context. `seen`
-        (batch, length) is False at padding."""
-        _, memory = self.sides(inputs)
-        now = slice(cache.past.length, cache.past.length + n_tokens)
-        real = None if seen is None else seen[rows, now]
-        positions = cache.past.append(n_tokens, seen=real, counted=real, device=rows.device)
-        rotation = bias = memory_mask = None
-        if positioned and self.takes_rotation:
-            rotation = turning(positions.double())
-        if positioned and self.takes_bias:
-            bias = self._bias[..., cache.past.places(n_tokens), :].to(inputs[0].dtype)
-            if cache.fixed:
-                bias = F.pad(bias, (0, cache.past.capacity - LENGTH))
-            else:
-                bias = bias[..., : now.stop]
-            bias = bias[0] if seen is None else bias[rows]
-        if memory is not None and seen is not None:
-            memory_mask = seen[rows, None, None, :MEMORY_LENGTH]
-        return LayerContext(
-            mask=cache.past.mask,
-            tokens=real,
-            causal=True,
-            positions=positions,
-            key_positions=cache.past.positions,
-            rotation=rotation,
-            bias=bias,
-            memory=None if memory is None else memory[rows],
-            memory_mask=memory_mask,
-            cache=cache.layer(0),
-        )
 
     def _check_counts(self, inputs: Tensors) -> None:
         """Raises PromiseError unless a cache stores as many elements as the layout states."""
@@ -294,9 +216,74 @@ class ContinuingDriver(AttendingDriver):
             )
 
 
-def _failed(steps: _Steps, error: Exception) -> PromiseError:
-    told = describe_failure(f"a call {steps.when}", error).message
-    return PromiseError(told, help=steps.help)
+class _Fed:
+    """Inputs of which a module gets one token after the other, or several at once.
+
+    Args:
+        driver: calls the module.
+        inputs: the tokens, and the memory if there is one.
+        seen: (batch, length), False at padding; None if there is none.
+        positioned: whether there are a rotation and a bias, if the module takes them.
+    """
+
+    def __init__(
+        self,
+        driver: ContinuingDriver,
+        inputs: Tensors,
+        seen: torch.Tensor | None,
+        positioned: bool,
+    ) -> None:
+        self.driver, self.seen = driver, seen
+        self.x, self.memory = driver.sides(inputs)
+        self.rows = torch.arange(BATCH)
+        self.rotates = positioned and driver.takes_rotation
+        # Made once: a step that is recorded draws no random numbers.
+        self.bias = driver.bias(self.x.dtype) if positioned and driver.takes_bias else None
+
+    def whole(self) -> torch.Tensor:
+        """The output for all tokens at once, without a cache."""
+        length = self.x.shape[1]
+        context = self.context(Cache(length), length)
+        return self.driver.call(self.x, context._replace(cache=None))[0]
+
+    def output(self, cache: Cache, n_tokens: int) -> torch.Tensor:
+        """The output for the next tokens."""
+        now = slice(cache.past.length, cache.past.length + n_tokens)
+        return self.driver.call(self.x[self.rows, now], self.context(cache, n_tokens))[0]
+
+    def reorder(self, cache: Cache) -> None:
+        """Reorder and repeat the rows, as beam search does."""
+        self.rows = torch.tensor([1, 0, 1])
+        cache.select(self.rows, self.rows)
+
+    def context(self, cache: Cache, n_tokens: int) -> LayerContext:
+        """Register the next tokens with the cache, and return their context."""
+        rows, seen = self.rows, self.seen
+        now = slice(cache.past.length, cache.past.length + n_tokens)
+        real = None if seen is None else seen[rows, now]
+        positions = cache.past.append(n_tokens, seen=real, counted=real, device=rows.device)
+        bias = memory_mask = None
+        if self.bias is not None:
+            bias = self.bias[..., cache.past.places(n_tokens), :]
+            if cache.fixed:
+                bias = F.pad(bias, (0, cache.past.capacity - LENGTH))
+            else:
+                bias = bias[..., : now.stop]
+            bias = bias[0] if seen is None else bias[rows]
+        if self.memory is not None and seen is not None:
+            memory_mask = seen[rows, None, None, :MEMORY_LENGTH]
+        return LayerContext(
+            mask=cache.past.mask,
+            tokens=real,
+            causal=True,
+            positions=positions,
+            key_positions=cache.past.positions,
+            rotation=turning(positions.double()) if self.rotates else None,
+            bias=bias,
+            memory=None if self.memory is None else self.memory[rows],
+            memory_mask=memory_mask,
+            cache=cache.layer(0),
+        )
 
 
 def _expect_no_more(cache: Cache) -> None:

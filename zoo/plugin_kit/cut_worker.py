@@ -55,7 +55,7 @@ def main() -> None:
 
 def _wrong(mesh: DeviceMesh, text: str, registry: Registry) -> str | None:
     try:
-        _compare(read_spec(text, registry=registry), registry, mesh)
+        _compare(read_spec(text, registry=registry), mesh)
     except PromiseError as error:
         return str(error)
     except Exception as error:
@@ -64,14 +64,15 @@ def _wrong(mesh: DeviceMesh, text: str, registry: Registry) -> str | None:
     return None
 
 
-def _compare(spec: ModelSpec, registry: Registry, mesh: DeviceMesh) -> None:
-    whole = hosted(spec, registry, torch.float64)
-    shared = driver_for(spec, build(spec, dtype=torch.float64, registry=registry, mesh=mesh).eval())
+def _compare(spec: ModelSpec, mesh: DeviceMesh) -> None:
+    whole = hosted(spec)
+    model = build(spec, dtype=torch.float64, mesh=mesh).eval()
+    shared = driver_for(spec, model, torch.float64)
     values = dict(whole.model.named_parameters())
     with torch.no_grad():
         for name, parameter in shared.model.named_parameters():
             parameter.copy_(_like(parameter, values[name]))
-    inputs = whole.inputs(torch.float64)
+    inputs = whole.inputs()
     calls: list[tuple[str, Tensors]] = []
     cuts = {name: cut for name, cut in spec.layout.cuts() if not cut.by_itself}
     for name in cuts:

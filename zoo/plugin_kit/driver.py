@@ -54,16 +54,16 @@ class Bare(Transformer):
 
 
 class Driver:
-    """Calls the module of one slot: `model.part`, or the model itself if a builder is checked."""
+    """Calls the module of one slot: `model.part`, or the model itself if a builder is checked. The
+    model, and with it the inputs, are of the dtype."""
 
     names: Sequence[str] = ("x",)
     """Names of the inputs, for messages."""
     outputs: ClassVar[Sequence[str]] = ("the output",)
     """Names of the outputs, for messages."""
 
-    def __init__(self, spec: ModelSpec, model: Any) -> None:
-        self.spec = spec
-        self.model = model
+    def __init__(self, spec: ModelSpec, model: Any, dtype: torch.dtype) -> None:
+        self.spec, self.model, self.dtype = spec, model, dtype
 
     @property
     def described(self) -> Any:
@@ -71,9 +71,9 @@ class Driver:
         host: Any = self.spec.model
         return host.part
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+    def inputs(self, seed: int = 0) -> Tensors:
         """Return the inputs of the module, which are the same for each dtype up to rounding."""
-        return (vectors(dtype, seed),)
+        return (vectors(self.dtype, seed),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         """Return the outputs of the module for these inputs."""
@@ -83,6 +83,10 @@ class Driver:
         """Return the ways in which the module is called with inputs like these, any number of rows
         of them, by what messages say after "a call"."""
         return {"": self.__call__}
+
+    def in_every_way(self, *inputs: torch.Tensor) -> Tensors:
+        """Return the outputs of all ways for these inputs."""
+        return every(self.ways(inputs).values())(*inputs)
 
     def learning_ways(self, inputs: Tensors) -> Mapping[str, Way]:
         """The ways in which gradients must reach every parameter."""
@@ -98,9 +102,10 @@ class Driver:
         """Return the outputs of a few steps with a cache; none if the module takes none."""
         return ()
 
-    def rows(self, inputs: Tensors) -> None:
+    def rows(self) -> None:
         """Raises PromiseError unless each row of a batch has the output that it has alone. The
         model is in float64."""
+        inputs = self.inputs()
         for told, way in self.ways(inputs).items():
             together = way(*inputs)
             for row in range(BATCH):

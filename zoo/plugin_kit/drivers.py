@@ -27,7 +27,16 @@ from zoo.plugin_kit.attending import Attended
 from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
-from zoo.plugin_kit.hosts import HOSTS, Host
+from zoo.plugin_kit.hosts import (
+    AttentionHost,
+    BlockHost,
+    EmbeddingHost,
+    FeedForwardHost,
+    HeadHost,
+    NormHost,
+    PositionHost,
+    ReadingHost,
+)
 from zoo.plugin_kit.inputs import (
     BATCH,
     LENGTH,
@@ -45,8 +54,7 @@ from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.sizes import SIZES
 from zoo.plugin_kit.whole_models import BuilderDriver
 from zoo.position import add_biases
-from zoo.registry import Registry
-from zoo.slots import Head, KeyForm
+from zoo.slots import Builder, Head, KeyForm
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -236,7 +244,7 @@ class FeedForwardDriver(Driver):
     def _check_mask(self) -> None:
         """Raises PromiseError if the output for a token that the mask leaves depends on what it
         hides; if the network is incremental, also if it depends on the mask."""
-        network, x = self.model.part, self.inputs(torch.float64)[0]
+        network, x = self.model.part, self.inputs()[0]
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         without = network(x, mask=None)
         if not close(network(x, mask=mask), without, SAME):
@@ -265,8 +273,8 @@ class FeedForwardDriver(Driver):
 class HeadDriver(Driver):
     names = ("x", "ids")
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        x = super().inputs(dtype, seed)
+    def inputs(self, seed: int = 0) -> Tensors:
+        x = super().inputs(seed)
         return (*x, ids(seed)) if self.described.takes_ids else x
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
@@ -328,7 +336,7 @@ class HeadDriver(Driver):
     def leaks(self) -> Iterator[str]:
         if not self.described.pools:
             return
-        x, *of_tokens = self.inputs(torch.float64)
+        x, *of_tokens = self.inputs()
 
         def head(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
             output: torch.Tensor = self._head(states, *of_tokens, mask=mask)
@@ -362,38 +370,35 @@ class HeadDriver(Driver):
                 )
 
 
-DRIVERS: Mapping[str, type[Driver]] = {
-    "block": BlockDriver,
-    "attention": AttentionDriver,
-    "reading": AttentionDriver,
-    "ffn": FeedForwardDriver,
-    "norm": NormDriver,
-    "position": PositionDriver,
-    "embedding": EmbeddingDriver,
-    "head": HeadDriver,
+DRIVERS: Mapping[type[Builder], type[Driver]] = {
+    BlockHost: BlockDriver,
+    AttentionHost: AttentionDriver,
+    ReadingHost: AttentionDriver,
+    FeedForwardHost: FeedForwardDriver,
+    NormHost: NormDriver,
+    PositionHost: PositionDriver,
+    EmbeddingHost: EmbeddingDriver,
+    HeadHost: HeadDriver,
 }
-"""The drivers by the slot of the component in the host."""
+"""The drivers of the models of hosts."""
 
 
-def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
+def driver_for(spec: ModelSpec, model: Transformer, dtype: torch.dtype = torch.float32) -> Driver:
     """Return the driver for the model of a host, or of a builder."""
-    if not isinstance(spec.model, Host):
-        return BuilderDriver(spec, model)
-    slot = next(slot for slot, host in HOSTS.items() if type(spec.model) is host)
-    return DRIVERS[slot](spec, model)
+    return DRIVERS.get(type(spec.model), BuilderDriver)(spec, model, dtype)
 
 
-def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
+def hosted(spec: ModelSpec, dtype: torch.dtype = torch.float64) -> Driver:
     """Return the driver of a model of `spec` in evaluation mode. Noise is added to its parameters:
     those that start at 0, such as gates, would hide the modules behind them."""
-    model = build(spec, dtype=dtype, registry=registry).eval()
+    model = build(spec, dtype=dtype).eval()
     random = torch.Generator()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             random.manual_seed(crc32(name.encode()))
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
             parameter.copy_(parameter.double() + 0.1 * noise)
-    return driver_for(spec, model)
+    return driver_for(spec, model, dtype)
 
 
 def _expect_finite_at_zero(driver: Driver, inputs: Tensors) -> None:

@@ -21,11 +21,12 @@ from zoo.plugin_kit.inputs import (
     hiding,
     hiding_one,
     ids,
+    pixels,
     vectors,
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
 from zoo.registering.plugin_errors import describe_failure
@@ -41,9 +42,9 @@ class PositionDriver(Driver):
     names = ("x", "heads")
     outputs = ("what `embed` returns", "what a rotation returns", "what `bias` returns")
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0, length: int = LENGTH) -> Tensors:
-        heads = vectors(dtype, seed + 1, length).view(BATCH, length, SIZES["n_heads"], -1)
-        return vectors(dtype, seed, length, EMBEDDED_WIDTH), heads.transpose(1, 2)
+    def inputs(self, seed: int = 0, length: int = LENGTH) -> Tensors:
+        heads = vectors(self.dtype, seed + 1, length).view(BATCH, length, SIZES["n_heads"], -1)
+        return vectors(self.dtype, seed, length, EMBEDDED_WIDTH), heads.transpose(1, 2)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         x, heads = inputs
@@ -62,10 +63,10 @@ class PositionDriver(Driver):
         self._check_longest(*inputs)
         longest = self.described.longest
         for length in (LENGTH, LONG if longest is None else min(LONG, longest)):
-            self._check_parts(*self.inputs(inputs[0].dtype, length=length))
+            self._check_parts(*self.inputs(length=length))
         self._check_difference(*inputs)
 
-    def rows(self, inputs: Tensors) -> None:
+    def rows(self) -> None:
         """`check` has seen to it, with positions for each row."""
 
     @property
@@ -102,10 +103,8 @@ class PositionDriver(Driver):
         if stated == 1:
             return
         positions = torch.arange(LENGTH, device=x.device)
-        try:
+        with no_failure("`rotation_at`"):
             rotation = scheme.rotation_at(positions[:, None].expand(-1, stated), x.dtype)
-        except Exception as error:
-            raise PromiseError(describe_failure("`rotation_at`", error).message) from None
         if not close(rotation(heads), scheme.rotation(positions, x.dtype)(heads), 1e-5):
             raise PromiseError(
                 "`rotation_at` gives another result than `rotation` for tokens whose coordinates "
@@ -139,7 +138,7 @@ class PositionDriver(Driver):
         if end <= 256 or not (self.described.embedded or self.described.rotates):
             return  # a bias may be rounded: it is small near the query
         at = torch.tensor([end - 2])
-        x, heads = self.inputs(torch.bfloat16, length=1)
+        x, heads = self.inputs(length=1)
         one, other = (self._results(x, heads, queries, at) for queries in (at, at + 1))
         if all(torch.equal(other[name], one[name]) for name in ("embed", "rotation")):
             raise PromiseError(
@@ -157,14 +156,10 @@ class PositionDriver(Driver):
         if end < LENGTH:
             return
         positions = torch.arange(end)
-        try:
+        says = "there is no end" if longest is None else f"there are {longest}"
+        help = f"by the description's `longest` {says}; define it as a property"
+        with no_failure(f"a call with position {end - 1}", help=help):
             self._results(x, heads, positions[-LENGTH:], positions)
-        except Exception as error:
-            told = describe_failure(f"a call with position {end - 1}", error).message
-            says = "there is no end" if longest is None else f"there are {longest}"
-            raise PromiseError(
-                told, help=f"by the description's `longest` {says}; define it as a property"
-            ) from None
 
     def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless each row of a batch can have its own positions, and padding
@@ -218,15 +213,12 @@ class PositionDriver(Driver):
 
 
 class EmbeddingDriver(Driver):
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+    def inputs(self, seed: int = 0) -> Tensors:
         if self.described.image_shape is not None:
-            channels, height, width = self.described.image_shape
-            return (
-                vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
-            )
+            return (pixels(self.dtype, seed, self.described.image_shape),)
         if self.described.takes_ids:
             return (ids(seed),)
-        return (vectors(dtype, seed, width=self.input_width),)
+        return (vectors(self.dtype, seed, width=self.input_width),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.embed(inputs[0], torch.arange(self.length, device=inputs[0].device)),)
@@ -317,7 +309,7 @@ class EmbeddingDriver(Driver):
         described = self.described
         if described.image_shape is not None:
             return  # an image has no tokens to leave out
-        x = self.inputs(torch.float64)[0]
+        x = self.inputs()[0]
         if not described.incremental:
             if not described.looks_ahead:
                 expect_no_later(self._embed_all, x, self._many())
@@ -342,7 +334,7 @@ class EmbeddingDriver(Driver):
         return vectors
 
     def leaks(self) -> Iterator[str]:
-        x = self.inputs(torch.float64)[0]
+        x = self.inputs()[0]
         if x.is_floating_point():
             return  # the padding of a signal is silence, which is not hidden
         for hidden in (0, LENGTH - 1):  # padding on the left, and on the right

@@ -35,8 +35,8 @@ N_DRAWS = 16
 def modes(spec: ModelSpec, registry: Registry) -> None:
     """Without dropout, the outputs in training and evaluation mode and under `no_grad` are equal,
     unless the module keeps statistics of its batches. Dropout is for training alone."""
-    driver = hosted(spec, registry, torch.float64)
-    inputs = driver.inputs(torch.float64)
+    driver = hosted(spec)
+    inputs = driver.inputs()
     call = _unmasked(driver, inputs)
     evaluated = call(*inputs)
     with torch.no_grad():
@@ -103,8 +103,8 @@ def _check_dropout(name: str, spec: ModelSpec, registry: Registry, expected: Ten
     data: dict[str, Any] = spec.to_dict()
     (data["part"] if isinstance(spec.model, Host) else data)[name] = 0.5
     with suppress(SpecError):  # another field may have to be stated with it
-        driver = hosted(read_spec(data, registry=registry), registry, torch.float64)
-        inputs = driver.inputs(torch.float64)
+        driver = hosted(read_spec(data, registry=registry))
+        inputs = driver.inputs()
         call = _unmasked(driver, inputs)
         expect_close(
             f"in evaluation, with `{name} = 0.5`,",
@@ -123,14 +123,14 @@ def _all_close(found: Tensors, expected: Tensors) -> bool:
     return all(close(one, other, SAME) for one, other in zip(found, expected, strict=True))
 
 
-def gradients(spec: ModelSpec, registry: Registry) -> None:
+def gradients(spec: ModelSpec, _registry: Registry) -> None:
     """The output, or what the module adds to the training loss, has a finite gradient with respect
     to every parameter and input vector, in whatever way the module is called; and so would low-rank
     updates have."""
-    _check_maps(hosted(spec, registry, torch.float64))
-    driver = hosted(spec, registry, torch.float64)
+    _check_maps(hosted(spec))
+    driver = hosted(spec)
     driver.model.train()
-    for told, way in driver.learning_ways(driver.inputs(torch.float64)).items():
+    for told, way in driver.learning_ways(driver.inputs()).items():
         left = _without_gradient(driver, way)
         if not left:
             continue
@@ -162,7 +162,7 @@ def _without_gradient(driver: Driver, way: Way) -> list[str]:
     by_name = dict(model.named_parameters())
     reached: set[str] = set()
     for seed in range(N_BATCHES):
-        inputs = driver.inputs(torch.float64, seed)
+        inputs = driver.inputs(seed)
         for name, tensor in zip(driver.names, inputs, strict=False):
             if tensor.is_floating_point():
                 by_name[f"the input {name}"] = tensor.requires_grad_()
@@ -184,17 +184,16 @@ def _without_gradient(driver: Driver, way: Way) -> list[str]:
 def _check_maps(driver: Driver) -> None:
     """Raises PromiseError unless the linear maps that low-rank updates can be given to are called:
     an update is another `forward`, which nothing else than a call finds."""
-    inputs = driver.inputs(torch.float64)
-    call = every(driver.ways(inputs).values())
+    inputs = driver.inputs()
     holders = Counter(id(t) for m in driver.model.modules() for t in m.parameters(recurse=False))
     for name, linear in driver.model.named_modules():
         if type(linear) is not Linear or holders[id(linear.weight)] > 1:
             continue
         hook = linear.register_forward_hook(lambda _, inputs, output: 2 * output)
-        called = call(*inputs)
+        called = driver.in_every_way(*inputs)
         hook.remove()
         _multiply(linear, 2.0)
-        doubled = call(*inputs)
+        doubled = driver.in_every_way(*inputs)
         _multiply(linear, 0.5)
         if not _all_close(called, doubled):
             raise PromiseError(

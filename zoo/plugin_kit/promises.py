@@ -18,15 +18,14 @@ from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.assertions import equal, expect_close, expect_equal
 from zoo.plugin_kit.branches import branches
-from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, Driver, every
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.hosts import BlockHost, Host
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
-from zoo.plugin_kit.passed_on import check_heard, leaks_of_parts
+from zoo.plugin_kit.passed_on import check_heard, declared, leaks_of_parts
 from zoo.plugin_kit.precision import outputs_of, precision
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
@@ -50,8 +49,8 @@ _HIDING = (
 
 def interface(spec: ModelSpec, registry: Registry) -> None:
     """The module takes the arguments and returns the values that its slot specifies."""
-    driver = hosted(spec, registry, torch.float32)
-    inputs = driver.inputs(torch.float32)
+    driver = hosted(spec, torch.float32)
+    inputs = driver.inputs()
     before = shared_state(driver.model)
     driver.check(inputs)
     _expect_nothing_shared("", before, shared_state(driver.model))
@@ -79,48 +78,41 @@ def _expect_nothing_shared(told: str, before: State, after: State) -> None:
         )
 
 
-def rows(spec: ModelSpec, registry: Registry) -> None:
+def rows(spec: ModelSpec, _registry: Registry) -> None:
     """The rows of a batch do not influence each other, and may be parts of another tensor."""
-    driver = hosted(spec, registry, torch.float64)
-    driver.rows(driver.inputs(torch.float64))
+    driver = hosted(spec)
+    driver.rows()
     _check_parts(driver)
 
 
 def _check_parts(driver: Driver) -> None:
     """Raises PromiseError unless the input may be a part of another tensor, as of more tokens."""
-    inputs = driver.inputs(torch.float64)
+    inputs = driver.inputs()
     parts = tuple(torch.cat([t[:, :1], t], 1)[:, 1:] for t in inputs)
     for told, way in driver.ways(inputs).items():
-        try:
+        call = f"a call{told} with a part of another tensor"
+        help = "`reshape` takes a tensor that is not contiguous, and `view` does not"
+        with no_failure(call, help=help):
             found = way(*parts)
-        except PromiseError:
-            raise
-        except Exception as error:
-            failed = f"a call{told} with a part of another tensor"
-            raise PromiseError(
-                describe_failure(failed, error).message,
-                help="`reshape` takes a tensor that is not contiguous, and `view` does not",
-            ) from None
-        expect_close(f"in a call{told} with a part of another tensor", way(*inputs), found)
+        expect_close(f"in {call}", way(*inputs), found)
 
 
-def determinism(spec: ModelSpec, registry: Registry) -> None:
+def determinism(spec: ModelSpec, _registry: Registry) -> None:
     """Spec and seed determine all values and, with the input, the output, independently of the
     number of threads, the random state of torch and earlier calls."""
     with threads(1):
         torch.manual_seed(1)
-        first = build(spec, registry=registry)
+        first = build(spec)
     with threads(2):
         torch.manual_seed(2)
-        again = build(spec, registry=registry)
+        again = build(spec)
     expect_equal("in a second build", values_of(first), values_of(again))
     if not isinstance(first, Bare):
         driver = driver_for(spec, first.eval())
-        inputs = driver.inputs(torch.float32)
+        inputs = driver.inputs()
         before = state_of(first)
         kept = tuple(t.clone() for t in inputs)
-        call = every(driver.ways(inputs).values())
-        one, two = call(*inputs), call(*inputs)
+        one, two = (driver.in_every_way(*inputs) for _ in range(2))
         if not equal(inputs, kept):
             raise PromiseError(
                 "a call changes its input, which others read too",
@@ -158,15 +150,15 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
     again = read_spec(spec.to_toml(), registry=registry)
     if again.to_dict() != spec.to_dict():
         raise PromiseError("the full form of the spec, read again, is another spec")
-    model = build(spec, registry=registry).eval()
+    model = build(spec).eval()
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
         loaded = load(folder, registry=registry).eval()
     expect_equal("when it is loaded again", values_of(model), values_of(loaded))
     if not isinstance(model, Bare):
         drivers = driver_for(spec, model), driver_for(spec, loaded)
-        inputs = drivers[0].inputs(torch.float32)
-        one, other = (every(driver.ways(inputs).values())(*inputs) for driver in drivers)
+        inputs = drivers[0].inputs()
+        one, other = (driver.in_every_way(*inputs) for driver in drivers)
         if not equal(one, other):
             raise PromiseError(
                 "the model that is loaded again has another output",
@@ -177,14 +169,11 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
 
 def _check_copy(driver: Driver, inputs: Tensors, expected: Tensors) -> None:
     """Raises PromiseError unless a copy of the model gives the same when the model has changed."""
-    try:
+    with no_failure("`copy.deepcopy` of the model", help="a module holds tensors and plain values"):
         copied = driver_for(driver.spec, deepcopy(driver.model))
-    except Exception as error:
-        told = describe_failure("`copy.deepcopy` of the model", error).message
-        raise PromiseError(told, help="a module holds tensors and plain values") from None
     for tensor in values_of(driver.model).values():
         tensor.detach().zero_()
-    if not equal(expected, every(copied.ways(inputs).values())(*inputs)):
+    if not equal(expected, copied.in_every_way(*inputs)):
         raise PromiseError(
             "a copy of the model by `copy.deepcopy` computes with tensors of the model that it was "
             "copied from",
@@ -232,15 +221,15 @@ def _call_on_meta(spec: ModelSpec, model: Transformer) -> None:
         if hasattr(module, "reset_buffers"):
             module.reset_buffers(device=other)  # type: ignore[operator]
     driver = driver_for(spec, model)
-    inputs = tuple(t.to(other) for t in driver.inputs(torch.float32))
+    inputs = tuple(t.to(other) for t in driver.inputs())
     with FakeTensorMode(allow_non_fake_inputs=True):  # finds what meta alone lets pass
         every(driver.traced_ways(inputs))(*inputs)
 
 
-def compiles(spec: ModelSpec, registry: Registry) -> None:
+def compiles(spec: ModelSpec, _registry: Registry) -> None:
     """`torch.compile` compiles the module to one graph, whose output is the same."""
-    driver = hosted(spec, registry, torch.float64)
-    inputs = driver.inputs(torch.float64)
+    driver = hosted(spec)
+    inputs = driver.inputs()
     torch._dynamo.reset()
     call = every(driver.traced_ways(inputs))
     compiled = torch.compile(call, backend="eager", fullgraph=True)
@@ -253,29 +242,29 @@ def compiles(spec: ModelSpec, registry: Registry) -> None:
     expect_close("when compiled", call(*inputs), output)
 
 
-def tokens(spec: ModelSpec, registry: Registry) -> None:
+def tokens(spec: ModelSpec, _registry: Registry) -> None:
     """The output for a token depends only on that token, for inputs of any shape."""
-    hosted(spec, registry, torch.float64).tokens()
+    hosted(spec).tokens()
 
 
-def positions(spec: ModelSpec, registry: Registry) -> None:
+def positions(spec: ModelSpec, _registry: Registry) -> None:
     """The rotation and bias of a position scheme are applied, or refused."""
-    hosted(spec, registry, torch.float64).positioned()
+    hosted(spec).positioned()
 
 
-def cache(spec: ModelSpec, registry: Registry) -> None:
+def cache(spec: ModelSpec, _registry: Registry) -> None:
     """A module that is declared incremental gives the same output token by token, and its cache has
     the stated size. In bfloat16 it can be called too, where a state is in float32. A call leaves
     nothing behind elsewhere."""
-    _check_what_is_kept(hosted(spec, registry, torch.float64))
-    hosted(spec, registry, torch.float64).continues()
-    driver, dtype = hosted(spec, registry, torch.bfloat16), torch.bfloat16
-    outputs_of(driver.with_cache, driver.inputs(dtype), dtype, " with a `cache`")
+    _check_what_is_kept(hosted(spec))
+    hosted(spec).continues()
+    driver = hosted(spec, torch.bfloat16)
+    outputs_of(driver, driver.with_cache, " with a `cache`")
 
 
 def _check_what_is_kept(driver: Driver) -> None:
     """Raises PromiseError if calls with a cache change the module, or what it shares."""
-    inputs = driver.inputs(torch.float64)
+    inputs = driver.inputs()
     before, shared = state_of(driver.model), shared_state(driver.model)
     told = " with a `cache`"
     try:
@@ -289,7 +278,7 @@ def _check_what_is_kept(driver: Driver) -> None:
 
 def masks(spec: ModelSpec, registry: Registry) -> None:
     """Masked inputs do not change the output, and a query that sees nothing does not give NaN."""
-    leaks = list(hosted(spec, registry, torch.float64).leaks())
+    leaks = list(hosted(spec).leaks())
     if not leaks and (isinstance(spec.model, BlockHost) or not isinstance(spec.model, Host)):
         leaks = list(leaks_of_parts(spec, registry))
     if leaks:
@@ -297,10 +286,10 @@ def masks(spec: ModelSpec, registry: Registry) -> None:
         raise PromiseError(message, help=None if "\nhelp: " in message else _HIDING)
 
 
-def nothing(spec: ModelSpec, registry: Registry) -> None:
+def nothing(spec: ModelSpec, _registry: Registry) -> None:
     """A branch that is not there adds 0 in a block that does not leave it out."""
-    driver = hosted(spec, registry, torch.float64)
-    if bool(driver(*driver.inputs(torch.float64))[0].any()):
+    driver = hosted(spec)
+    if bool(driver(*driver.inputs())[0].any()):
         raise PromiseError(
             "the output is not 0, and the description says `absent = True`, by which a block "
             "leaves the branch out"

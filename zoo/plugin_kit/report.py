@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
@@ -23,6 +23,18 @@ class PromiseError(Exception):
 
     def __init__(self, message: str, *, help: str | None = None) -> None:
         super().__init__(message if help is None else f"{message}\nhelp: {help}")
+
+
+@contextmanager
+def no_failure(what: str, *, help: str | None = None) -> Generator[None]:
+    """Raises PromiseError if the code of a plugin in a `with` block fails; `what` says what it is
+    called for."""
+    try:
+        yield
+    except PromiseError:
+        raise
+    except Exception as error:
+        raise PromiseError(describe_failure(what, error).message, help=help) from None
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,15 @@ def _found(name: str, check: Callable[[], str | None]) -> Check:
         if is_interrupt(error):
             raise KeyboardInterrupt from error
         return Check(name, False, reason(describe_failure(name, error)))
+
+
+def run_in_order(checks: Mapping[str, Callable[[], str | None]]) -> list[Check]:
+    """Run checks by their names, each of which needs those before it: after one that fails, none is
+    run."""
+    found: list[Check] = []
+    for name, check in checks.items():
+        found.append(run_check(name, check) if unbroken(found) else Check(name, None))
+    return found
 
 
 def unbroken(checks: Sequence[Check]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from zoo.document import Document
 from zoo.errors import Problem
 from zoo.files.of_model import SELECTED, selected
-from zoo.plugin_kit.report import Check, PromiseError, Report, run_check, unbroken
+from zoo.plugin_kit.report import PromiseError, Report, run_in_order
 from zoo.registering.registry_file import SOURCE, Entry
 from zoo.registry import Registry
 from zoo.source import Access, Source, SourceError, Stream, offline
@@ -43,11 +43,8 @@ def source_report(
     names = ["imports", "schema", "addresses"]
     if values is not None:
         names += ["pinned", "files", "read", "resumed", "missing"]
-    checks: list[Check] = []
     with contextlib.nullcontext() if values is None else subject.place():
-        for name in names:
-            run = unbroken(checks)
-            checks.append(run_check(name, getattr(subject, name)) if run else Check(name, None))
+        checks = run_in_order({name: getattr(subject, name) for name in names})
     return Report(f"{SOURCE}.{entry.name}", entry.target, tuple(checks), "" if values else MORE)
 
 

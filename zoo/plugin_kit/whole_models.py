@@ -32,18 +32,17 @@ from zoo.plugin_kit.inputs import (
     with_another,
     without_hidden,
 )
-from zoo.plugin_kit.report import PromiseError
+from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.tape import Tape
 from zoo.purpose import Generation
-from zoo.registering.plugin_errors import describe_failure
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.transformer import AttentionMaps
 
 
 class BuilderDriver(Driver):
-    def __init__(self, spec: ModelSpec, model: Any) -> None:
-        super().__init__(spec, model)
+    def __init__(self, spec: ModelSpec, model: Any, dtype: torch.dtype) -> None:
+        super().__init__(spec, model, dtype)
         self.names = self.arguments
 
     @property
@@ -72,18 +71,18 @@ class BuilderDriver(Driver):
                 masks[name] = read.mask
         return {name: mask for name, mask in masks.items() if mask in self.parameters}
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+    def inputs(self, seed: int = 0) -> Tensors:
         by_id = any(name.endswith("vocab") for name in fields_of(type(self.spec.model)))
         images = self.spec.model.images
         found: list[torch.Tensor] = []
         for i, name in enumerate(self.arguments):
             length = MEMORY_LENGTH if i else LENGTH
             if name in images:
-                found.append(pixels(dtype, seed + i, images[name]))
+                found.append(pixels(self.dtype, seed + i, images[name]))
             elif by_id:
                 found.append(ids(seed + i, length))
             else:
-                found.append(vectors(dtype, seed + i, length))
+                found.append(vectors(self.dtype, seed + i, length))
         return tuple(found)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
@@ -122,10 +121,10 @@ class BuilderDriver(Driver):
         of these."""
         return output.dim() == 3 and name == self.arguments[-1] and name in self.masks
 
-    def rows(self, inputs: Tensors) -> None:
-        one, all_rows = (self(*(t[:n] for t in inputs))[0] for n in (1, BATCH))
+    def rows(self) -> None:
+        one, all_rows = (self(*(t[:n] for t in self.inputs()))[0] for n in (1, BATCH))
         if one.shape[1:] == all_rows.shape[1:]:  # else each row is compared with all others
-            super().rows(inputs)
+            super().rows()
 
     def check(self, inputs: Tensors) -> None:
         masks = dict.fromkeys(self.masks.values())
@@ -159,16 +158,13 @@ class BuilderDriver(Driver):
             changed = list(inputs)
             changed[number] = inputs[number].clone()
             changed[number][:, 0] = read.vocab - 1
-            try:
+            name = self.arguments[number]
+            help = (
+                f"by the description, the ids of `{name}` are below {read.vocab}: that is the "
+                "`vocab` of its `Reading`, or that of its `generation`"
+            )
+            with no_failure(f"a call with {read.vocab - 1} in `{name}`", help=help):
                 self(*changed)
-            except Exception as error:
-                name = self.arguments[number]
-                told = describe_failure(f"a call with {read.vocab - 1} in `{name}`", error).message
-                raise PromiseError(
-                    told,
-                    help=f"by the description, the ids of `{name}` are below {read.vocab}: that is "
-                    "the `vocab` of its `Reading`, or that of its `generation`",
-                ) from None
 
     def with_cache(self, *inputs: torch.Tensor) -> Tensors:
         how = self.spec.model.generation
@@ -189,15 +185,12 @@ class BuilderDriver(Driver):
         if how is None or not how.from_ids or how.looks_ahead:
             return
         prompts = _prompts()
-        try:
+        help = (
+            "a model whose builder states `generation` has the methods of "
+            "zoo.transformer.Generating"
+        )
+        with no_failure("zoo.generate", help=help):
             found = self._generated(how, *prompts)
-        except Exception as error:
-            told = describe_failure("zoo.generate", error).message
-            raise PromiseError(
-                told,
-                help="a model whose builder states `generation` has the methods of "
-                "zoo.transformer.Generating",
-            ) from None
         for prompt, row in zip(prompts, found, strict=True):
             before = (torch.tensor([prompt]),) if how.has_source else ()
             start = [1] if how.has_source else prompt
@@ -236,7 +229,7 @@ class BuilderDriver(Driver):
                     )
 
     def leaks(self) -> Iterator[str]:
-        inputs = self.inputs(torch.float64)
+        inputs = self.inputs()
         yield from self._leaks_of_later(inputs)
         for name, of in self.masks.items():
             number = self.arguments.index(name)

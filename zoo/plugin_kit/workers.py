@@ -106,18 +106,13 @@ def registry_of(entries: Iterable[list[str]]) -> Registry:
     return registry
 
 
-def _received(line: str) -> tuple[str, Registry]:
-    """Return the TOML of a spec that a worker is sent, and the registry that has its plugins."""
-    task: dict[str, Any] = json.loads(line)
-    return task["spec"], registry_of(task["plugins"])
-
-
 def serve(answer: Callable[[str, Registry], Any]) -> None:
-    """Answer each spec that this process is sent, with its registry."""
+    """Answer each spec, as TOML, that this process is sent, with the registry of its plugins."""
     answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
     for line in sys.stdin:
-        answers.write(json.dumps(answer(*_received(line))) + "\n")
-        answers.flush()
+        task = json.loads(line)
+        told = answer(task["spec"], registry_of(task["plugins"]))
+        print(json.dumps(told), file=answers, flush=True)
 
 
 def _answer(process: subprocess.Popen[str]) -> Any:

@@ -32,11 +32,6 @@ class Row(NamedTuple):
         """The number of tokens that have a loss: those of the target, and its end."""
         return len(self.target) - 1
 
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens that the throughput counts: those that have a loss."""
-        return self.n_labels
-
 
 class Labelled(NamedTuple):
     """A text, or a pair of texts, as ids, with the special tokens that its tokenizer adds, and what
@@ -57,11 +52,6 @@ class Labelled(NamedTuple):
         """The number of labels that have a loss."""
         return len(self.labels) - list(self.labels).count(IGNORED)
 
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens that the throughput counts: all."""
-        return len(self.ids)
-
 
 class Valued(NamedTuple):
     """A text, or a pair of texts, as ids, and a value for each output of the model: the number that
@@ -81,11 +71,6 @@ class Valued(NamedTuple):
         """The number of values, each of which has a loss."""
         return len(self.values)
 
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens that the throughput counts: all."""
-        return len(self.ids)
-
 
 ReadRow = Labelled | Valued
 """A row of a model that reads whole texts."""
@@ -95,6 +80,12 @@ AnyRow = Row | ReadRow
 def n_labels(rows: Sequence[AnyRow]) -> int:
     """The number of labels of these rows that have a loss."""
     return sum(row.n_labels for row in rows)
+
+
+def n_tokens(rows: Sequence[AnyRow]) -> int:
+    """The number of tokens that the throughput counts: those of targets that have a loss, and all
+    of texts that are read as a whole."""
+    return sum(row.n_labels if isinstance(row, Row) else row.length for row in rows)
 
 
 def batches(rows: Sequence[AnyRow], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:

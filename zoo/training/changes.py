@@ -76,14 +76,13 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     ):
         message = f"{name} another version of the zoo, and cannot be continued"
         raise TrainingError(Problem(message, help="begin anew with another `-o`"))
-    place = recipe.document.place
     was, states = kept["recipe"], now["recipe"]
     same_data = kept["data"] == now["data"]
     changed = {
         key: (
             f"`{key}` was {_described(was.get(key))} when the run began, and is "
             f"{_described(states.get(key))} now",
-            place(tuple(key.split(".")), value=True),
+            recipe.place(*key.split(".")),
         )
         for key in {**states, **was}
         if was.get(key) != states.get(key) and not (same_data and key.startswith("data."))
@@ -93,12 +92,10 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     if changed:
         problems.append(Problem(f"{name} another recipe", related=tuple(changed.values())))
     if kept["model"] != now["model"]:
-        problems.append(
-            Problem(f"{name} another model", place(("model",), value=True), None, moved)
-        )
+        problems.append(Problem(f"{name} another model", recipe.place("model"), None, moved))
     # The data is cut, split and encoded as the recipe says.
     if not changed and not same_data:
-        problems.append(Problem(f"{name} other data", place(("data",))))
+        problems.append(Problem(f"{name} other data", recipe.document.place(("data",))))
     if problems:
         raise TrainingError([*problems[:-1], problems[-1]._replace(help=hint)])
 

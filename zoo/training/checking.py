@@ -45,8 +45,8 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
             splits = find_data(recipe, folder)
     if start is not None and splits is not None:
         with noted(problems):
-            check_sides(recipe, start, splits)
-            start = with_labels(recipe, start, splits, folder)
+            check_sides(start, splits)
+            start = with_labels(start, splits, folder)
     if start is not None:
         with noted(problems):
             try:

@@ -15,11 +15,10 @@ from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
-from zoo.training.tables import Tokenizer as Table
 from zoo.training.tokens import AnyTokens, Tokens, folder_of
 
 
-def write_companions(tokens: AnyTokens, table: Table, start: Start, folder: Path) -> None:
+def write_companions(tokens: AnyTokens, start: Start, folder: Path) -> None:
     """Write the tokenizers of a new run, with the ids of their special tokens.
 
     If they are those of the model that training starts from, all files beside it still hold true:
@@ -34,7 +33,8 @@ def write_companions(tokens: AnyTokens, table: Table, start: Start, folder: Path
         WeightsError: a file beside the model is damaged.
         ZooError: a file cannot be written or removed.
     """
-    kept = (*TERMS, *COMPANIONS, *MODULES) if isinstance(table, OfModel) else TERMS
+    are_kept = isinstance(start.recipe.tokenizer, OfModel)
+    kept = (*TERMS, *COMPANIONS, *MODULES) if are_kept else TERMS
     companions: list[Companion] = []
     if start.weights is not None:
         beside = folder_of(start.weights)
@@ -44,7 +44,7 @@ def write_companions(tokens: AnyTokens, table: Table, start: Start, folder: Path
     for companion in companions:
         with new_file(folder / companion.name) as file:
             file.write(companion.data)
-    if not isinstance(table, OfModel):
+    if not are_kept:
         tokens.save(folder)
     elif isinstance(tokens, ReaderTokens):
         return  # nothing is generated

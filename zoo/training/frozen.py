@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from zoo.errors import Problem, TrainingError
 from zoo.layout import MAPS
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
@@ -20,15 +19,15 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     Raises:
         TrainingError: a pattern is for no parameter of the model, or none is left to train.
     """
-    weights = _weights(spec)
+    weights = frozenset(_weights(spec).values())
     if recipe.lora is not None:
-        return frozenset(weights) - _begun_anew(recipe, spec)
+        return weights - _begun_anew(recipe, spec)
     found: set[str] = set()
     for number, pattern in enumerate(recipe.training.frozen):
         found |= _named(pattern, recipe, ("training", "frozen", number), spec)
     if len(found) == len(weights):
-        place = recipe.document.place(("training", "frozen"), value=True)
-        raise TrainingError(Problem("all weights are frozen, and none is left to train", place))
+        message = "all weights are frozen, and none is left to train"
+        raise recipe.error(message, "training", "frozen")
     return frozenset(found)
 
 
@@ -43,39 +42,38 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     for number, pattern in enumerate(() if recipe.lora is None else recipe.lora.weights):
         path = ("lora", "weights", number)
         meant = _named(pattern, recipe, path, spec)
-        place = recipe.document.place(path, value=True)
         for name in sorted(meant):
             tensor = spec.tensors[name]
             if tensor.role not in MAPS or len(tensor.shape) != 2:
                 message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
                 hint = f"only these are adapted: {_maps(spec)}"
-                raise TrainingError(Problem(message, place, hint))
+                raise recipe.error(message, *path, help=hint)
         if anew := meant & begun_anew:
             message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
-            raise TrainingError(Problem(message, place, "adapt weights that are taken"))
+            raise recipe.error(message, *path, help="adapt weights that are taken")
         found |= meant
     return frozenset(found)
 
 
 def _weights(spec: ModelSpec) -> dict[str, str]:
-    """The parameters of a spec, each by its own name."""
-    return {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
+    """The parameters of a spec by all their names, those that are tied included."""
+    own = {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
+    return own | dict(spec.ties)
 
 
 def _begun_anew(recipe: Recipe, spec: ModelSpec) -> set[str]:
     """The parameters that `new` means, whose patterns are checked by `taken_weights`."""
-    stored = _weights(spec) | dict(spec.ties)
-    return {name for pattern in recipe.head.new or () for name in like(pattern, stored)}
+    weights = _weights(spec)
+    return {name for pattern in recipe.head.new or () for name in like(pattern, weights)}
 
 
 def _named(pattern: str, recipe: Recipe, path: tuple[str | int, ...], spec: ModelSpec) -> set[str]:
     """The parameters that a pattern means. Raises `TrainingError` if there are none."""
-    stored = _weights(spec) | dict(spec.ties)
-    if meant := like(pattern, stored):
+    weights = _weights(spec)
+    if meant := like(pattern, weights):
         return meant
     message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-    place = recipe.document.place(path, value=True)
-    raise TrainingError(Problem(message, place, _hint(pattern, stored)))
+    raise recipe.error(message, *path, help=_hint(pattern, weights))
 
 
 def _maps(spec: ModelSpec) -> str:

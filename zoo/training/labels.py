@@ -26,14 +26,13 @@ _LARGEST = 1e15
 """The largest target that is a number; the sum of the squares of many is far within float32."""
 
 
-def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> Start:
+def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     """Give a classifier the names of its classes: those of the recipe, or else of the model, or
     else of the training data, sorted. The spec of the trained model has them. For other models,
     nothing is done.
 
     Args:
-        recipe: the recipe.
-        start: its model.
+        start: the recipe and its model.
         splits: its data.
         folder: the folder that the names of data files are relative to.
 
@@ -43,7 +42,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
             class of a trained head; or lists have 1 or 0 for each class in place of labels; or a
             target is no number, for a model that predicts one.
     """
-    sides = start.sides
+    recipe, sides = start.recipe, start.sides
     if not isinstance(sides, Reader) or sides.classes is None:
         return start
     if sides.predicts == "number":
@@ -55,9 +54,9 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     own = _own_labels(start, number)
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own):
-        _check_number(recipe, start.spec.name, learned, number)
+        _check_number(start, learned, number)
     if start.weights is not None and start.taken is None:
-        _check_order(recipe, start.spec.name, own)
+        _check_order(start, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)
     what = "word" if sides.predicts == "classes_of_words" else "text"
@@ -78,20 +77,18 @@ def _own_labels(start: Start, number: int) -> tuple[str, ...]:
     return () if len(own) < number or own == unnamed(number) else own
 
 
-def _check_number(recipe: Recipe, name: str, learned: list[str], number: int) -> None:
+def _check_number(start: Start, learned: list[str], number: int) -> None:
     """Raise TrainingError unless the training data has as many labels as the model classes."""
     if len(learned) == number:
         return
     hint = f"state `n_classes = {len(learned)}` in the head of the spec"
     if len(learned) == 1:
         hint = "a classifier learns from texts of two labels at least"
-    raise TrainingError(
-        Problem(
-            f"the training data has {counted(len(learned), 'label')}, and {name} scores {number} "
-            f"classes: {_listed(learned)}",
-            recipe.document.place(("model",), value=True),
-            help=hint,
-        )
+    raise start.recipe.error(
+        f"the training data has {counted(len(learned), 'label')}, and {start.spec.name} scores "
+        f"{number} classes: {_listed(learned)}",
+        "model",
+        help=hint,
     )
 
 
@@ -104,9 +101,8 @@ def _notes_of_missing(
     missing = [label for label in labels if label not in known]
     notes = [f"no {what} of the training data has the label {quoted(one)}" for one in missing]
     if missing and recipe.head.labels:
-        path = ("labels", recipe.head.labels.index(missing[0]))
-        place = recipe.document.place(path, value=True)
-        raise TrainingError(Problem(notes[0], place, f"it has: {_listed(learned)}"))
+        number = recipe.head.labels.index(missing[0])
+        raise recipe.error(notes[0], "labels", number, help=f"it has: {_listed(learned)}")
     return notes
 
 
@@ -123,13 +119,9 @@ def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
     lists = [example.labels for example in splits.train]
     bits = {label for labels in lists for label in labels} <= {"0", "1"}
     if bits and number > 1 and all(len(labels) == number for labels in lists):
-        raise TrainingError(
-            Problem(
-                "each list is 1 or 0 for each class, and no list of labels",
-                recipe.document.place(("data", "target"), value=True),
-                help='a list has the labels that the text has: `["dog", "big"]`',
-            )
-        )
+        message = "each list is 1 or 0 for each class, and no list of labels"
+        hint = 'a list has the labels that the text has: `["dog", "big"]`'
+        raise recipe.error(message, "data", "target", help=hint)
 
 
 def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
@@ -154,20 +146,19 @@ def _no_number(text: str) -> Problem:
     return Problem(f"{quoted(text)} is too large", help=hint)
 
 
-def _check_order(recipe: Recipe, name: str, own: tuple[str, ...]) -> None:
+def _check_order(start: Start, own: tuple[str, ...]) -> None:
     """Raise TrainingError if the recipe gives a class of a trained head the label of another one.
     Other labels may take the place of those that it has."""
-    stated = recipe.head.labels or ()
+    stated = start.recipe.head.labels or ()
     for number, (label, was) in enumerate(zip(stated, own, strict=False)):
         if label != was and label in own:
-            raise TrainingError(
-                Problem(
-                    f"class {number} of {name} is trained as {quoted(was)}, and {quoted(label)} is "
-                    f"its class {own.index(label)}",
-                    recipe.document.place(("labels", number), value=True),
-                    help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "
-                    "state them in its order, or leave `labels` out",
-                )
+            raise start.recipe.error(
+                f"class {number} of {start.spec.name} is trained as {quoted(was)}, and "
+                f"{quoted(label)} is its class {own.index(label)}",
+                "labels",
+                number,
+                help=f"its labels are {_listed(own)}, and here they are {_listed(stated)}: "
+                "state them in its order, or leave `labels` out",
             )
 
 

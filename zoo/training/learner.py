@@ -16,7 +16,7 @@ class Learner:
     """A model under training.
 
     Args:
-        start: the model that the recipe names.
+        start: the recipe, and the model that it names.
         model: the module to call; it may be wrapped, or hold a shard of the weights.
         optimizer: the optimiser of its parameters.
         accelerator: the `accelerate.Accelerator` of this process.

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from zoo.auxiliary import auxiliary_loss
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.sharding.parts import local
-from zoo.training.batches import AnyRow, Labelled, batches, n_labels, part
+from zoo.training.batches import AnyRow, Labelled, batches, n_labels, n_tokens, part
 from zoo.training.extras import imported
 from zoo.training.learner import Learner
 from zoo.training.masking import Masker
@@ -62,8 +62,7 @@ class Loop:
     """The updates of one run.
 
     Args:
-        recipe: the number of steps, and how they are done.
-        learner: the model and the optimiser.
+        learner: the recipe, the model and the optimiser.
         tokens: the special ids.
         train, valid: the examples; the same in every process.
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
@@ -74,7 +73,6 @@ class Loop:
             equals; None if there is none, or if the recipe does not ask for it.
     """
 
-    recipe: Recipe
     learner: Learner
     tokens: AnyTokens
     train: Sequence[AnyRow]
@@ -84,6 +82,11 @@ class Loop:
     kept: int = 0
     masker: Masker | None = None
     best: Record | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The number of steps, and how they are done."""
+        return self.learner.start.recipe
 
     def run(self, done: int, progress: Progress) -> None:
         """Do the steps after the first `done`, each of which `progress` shows.
@@ -105,7 +108,7 @@ class Loop:
             batch = self.drawn([self.train[index] for index in order[place]], step)
             sums.loss += self.update(batch, step)
             sums.n_predicted += n_labels(batch)
-            sums.n_tokens += sum(row.n_tokens for row in batch)
+            sums.n_tokens += n_tokens(batch)
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
             compared = kept and training.keep == "best"
@@ -265,20 +268,15 @@ class Loop:
         """The error for a run whose loss depends on frozen weights alone."""
         message = "all weights that the loss depends on are frozen, and none is left to train"
         path = ("training", "frozen") if self.recipe.lora is None else ("lora", "weights")
-        return TrainingError(Problem(message, self.recipe.document.place(path, value=True)))
+        return self.recipe.error(message, *path)
 
     def diverged(self, message: str, step: int) -> TrainingError:
         """The error for a run that has diverged, as is seen at this step."""
         before = ""
         if 0 < self.kept < step:
             before = f"; the last checkpoint, of step {self.kept:,}, is from before"
-        return TrainingError(
-            Problem(
-                f"{message} at step {step:,}",
-                self.recipe.document.place(("optimizer", "lr"), value=True),
-                help=f"lower the learning rate, warm up longer, or state `clip_norm`{before}",
-            )
-        )
+        hint = f"lower the learning rate, warm up longer, or state `clip_norm`{before}"
+        return self.recipe.error(f"{message} at step {step:,}", "optimizer", "lr", help=hint)
 
     @torch.no_grad()
     def measure(self, rows: Sequence[AnyRow], step: int) -> dict[str, float]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from zoo.training.encoding import Parts, special_spellings
 from zoo.training.labels import labels_in
 from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, n_outputs
 from zoo.training.split import Splits
 from zoo.training.start import Start
@@ -23,14 +22,12 @@ class Notes:
     """The notes on one run.
 
     Args:
-        recipe: the recipe.
-        start: its model.
+        start: the recipe and its model.
         tokens: the tokenizers.
         splits: the data.
         rows: the data as ids.
     """
 
-    recipe: Recipe
     start: Start
     tokens: AnyTokens
     splits: Splits
@@ -38,7 +35,7 @@ class Notes:
 
     def before(self) -> Iterator[str]:
         """Those that are told before the first step."""
-        longest = self.recipe.training.max_length
+        longest = self.start.recipe.training.max_length
         yield from self.start.notes
         yield from self.splits.notes()
         for name, part in self.splits.parts.items():
@@ -61,7 +58,7 @@ class Notes:
                 f"{name}: {count:,} of {len(self.splits.parts[name]):,} {what} are longer than "
                 f"max_length = {longest}, and {how}"
             )
-        yield from self.recipe.notes()
+        yield from self.start.recipe.notes()
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
@@ -78,7 +75,7 @@ class Notes:
     def truncated(self) -> dict[str, int]:
         """The number of texts with labels of each part that are longer than `max_length`, for parts
         that have any."""
-        tokens, longest = self.tokens, self.recipe.training.max_length
+        tokens, longest = self.tokens, self.start.recipe.training.max_length
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
         counts: dict[str, int] = {}

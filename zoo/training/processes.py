@@ -25,7 +25,6 @@ from zoo.registry import Registry
 from zoo.sharding.together import failure_of, raise_failure
 from zoo.training.extras import imported
 from zoo.training.low_rank import add_updates
-from zoo.training.recipe import Recipe
 from zoo.training.recompute import recompute_layers
 from zoo.training.sides import Sides
 from zoo.training.start import Start
@@ -85,13 +84,12 @@ def in_first_process(accelerator: Any) -> Generator[bool]:
     raise_failure(failed)
 
 
-def check_same_in_all(own: Mapping[str, object], accelerator: Any) -> None:
+def check_same_in_all(own: Mapping[str, object]) -> None:
     """Check that all processes were given the same; otherwise they would learn from something that
     none of them has, or wait for each other for ever.
 
     Args:
         own: what this process was given, by what it is: plain data.
-        accelerator: the `accelerate.Accelerator` of this process.
 
     Raises:
         TrainingError: in all processes, what some of them have otherwise than the first one.
@@ -114,19 +112,19 @@ def check_same_in_all(own: Mapping[str, object], accelerator: Any) -> None:
         raise TrainingError(problems)
 
 
-def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registry) -> nn.Module:
+def make_model(start: Start, accelerator: Any, registry: Registry) -> nn.Module:
     """Make the model that this process trains, in float32: the only one, a replica, or a shard.
 
     Args:
-        start: the model that the recipe names.
-        recipe: has the seed, and whether the weights are sharded and the layers computed again.
+        start: the model, and the recipe, which has the seed, and whether the weights are sharded
+            and the layers computed again.
         accelerator: the `accelerate.Accelerator` of this process.
         registry: where the plugins are looked up.
 
     Raises:
         TrainingError: a weight that `[lora]` means cannot be adapted.
     """
-    mesh = None
+    recipe, mesh = start.recipe, None
     if recipe.training.shard and accelerator.num_processes > 1:
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -146,8 +144,7 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         try:
             add_updates(model, start.adapted, recipe.lora, seed=recipe.head.seed)
         except TrainingError as error:
-            place = recipe.document.place(("lora", "weights"), value=True)
-            raise placed(error, place) from None
+            raise placed(error, recipe.place("lora", "weights")) from None
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     replicated = accelerator.num_processes > 1 and mesh is None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
 from zoo.running.perplexity import perplexity_of
 
 
-class Progress(Protocol):
-    """Shows the progress of the training loop."""
+class Progress:
+    """What is shown of the training loop: nothing, as in all processes but the first."""
 
     def log(self, record: Mapping[str, float]) -> None:
         """Show one line of the log."""
@@ -22,7 +22,7 @@ class Progress(Protocol):
         """Show that this many steps are done."""
 
 
-class Lines:
+class Lines(Progress):
     """A line on stderr for each log point."""
 
     def __init__(self, steps: int) -> None:
@@ -31,21 +31,8 @@ class Lines:
     def log(self, record: Mapping[str, float]) -> None:
         click.echo(_line(record, self.steps), err=True)
 
-    def advance(self, step: int) -> None:
-        pass
 
-
-class Silent:
-    """Shows nothing, for all processes but the first."""
-
-    def log(self, record: Mapping[str, float]) -> None:
-        pass
-
-    def advance(self, step: int) -> None:
-        pass
-
-
-class Bar:
+class Bar(Progress):
     """A bar on a terminal, with the last log point beside it, and above it a line for each
     measurement on held-out data: these are few, and are to be compared."""
 
@@ -66,7 +53,7 @@ class Bar:
 def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[Progress]:
     """Show the progress of a run with `done` of `steps` steps done; nothing unless `speaks`."""
     if not speaks:
-        yield Silent()
+        yield Progress()
         return
     if not sys.stderr.isatty():
         yield Lines(steps)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, given, read_document
-from zoo.errors import Findings, Problem, SpecError, checked_path
+from zoo.errors import Findings, Place, Problem, SpecError, TrainingError, checked_path
 from zoo.file_kinds import OF_SPECS
 from zoo.training.data_tables import DATA, Data
 from zoo.training.optimizer_tables import (
@@ -87,6 +87,14 @@ class Recipe:
         import tomlkit  # here: a recipe, as a rule, is a file
 
         return tomlkit.dumps(_stated(self.document.data))
+
+    def place(self, *path: str | int) -> Place:
+        """The place of the value of a key, such as `place("optimizer", "lr")`."""
+        return self.document.place(path, value=True)
+
+    def error(self, message: str, *path: str | int, help: str | None = None) -> TrainingError:
+        """The error for the value of a key, which does not fit the model, the data or the run."""
+        return TrainingError(Problem(message, self.place(*path), help))
 
     def values(self) -> dict[str, Any]:
         """All values by their key paths, such as `optimizer.lr`, with defaults."""

@@ -31,7 +31,6 @@ from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
 from zoo.training.progress import progress_of
 from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
 from zoo.training.split import Splits
 from zoo.training.tokens import AnyTokens
@@ -44,9 +43,8 @@ class Run:
     """One run.
 
     Args:
-        recipe: the recipe.
         folder: where checkpoints and results are written.
-        learner: the model and the optimiser.
+        learner: the recipe, the model and the optimiser.
         tokens: the tokenizers.
         splits: the data.
         rows: the data as ids, if it is encoded already.
@@ -54,16 +52,15 @@ class Run:
 
     def __init__(
         self,
-        recipe: Recipe,
         folder: Path,
         learner: Learner,
         tokens: AnyTokens,
         splits: Splits,
         rows: Parts | None = None,
     ) -> None:
-        self.recipe, self.folder = recipe, folder
-        self.learner, self.tokens, self.splits = learner, tokens, splits
+        self.folder, self.learner, self.tokens, self.splits = folder, learner, tokens, splits
         self.start = learner.start
+        self.recipe = recipe = self.start.recipe
         if rows is None:
             rows = encode_parts(splits, tokens, recipe, labels_in(self.start))
         masker = masker_of(recipe, tokens)
@@ -71,16 +68,8 @@ class Run:
             valid, test = masker.held_out(rows.valid), masker.held_out(rows.test)
             rows = rows._replace(valid=valid, test=test)
         self.rows = rows
-        self.notes = Notes(recipe, self.start, tokens, splits, rows)
-        self.loop = Loop(
-            recipe,
-            learner,
-            tokens,
-            rows.train,
-            rows.valid,
-            self.checkpoint,
-            masker=masker,
-        )
+        self.notes = Notes(self.start, tokens, splits, rows)
+        self.loop = Loop(learner, tokens, rows.train, rows.valid, self.checkpoint, masker=masker)
 
     def learn(self, *, resume: bool) -> None:
         """Do all steps, or with `resume` those after the last checkpoint."""
@@ -136,8 +125,8 @@ class Run:
         done, steps = int(state["step"]), self.recipe.training.steps
         if done > steps:
             message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
-            place = self.recipe.document.place(("training", "steps"), value=True)
-            raise TrainingError(Problem(message, place, "a run can be made longer, not shorter"))
+            hint = "a run can be made longer, not shorter"
+            raise self.recipe.error(message, "training", "steps", help=hint)
         self.loop.history, self.loop.best = state["history"], state.get("best")
         if self.best_step is not None:
             best = checkpoint_of(self.folder / CHECKPOINTS, self.best_step)

@@ -136,8 +136,7 @@ def _by_recipe(
     if where.is_dir():
         test = find_data(recipe, where).test
         if not test:
-            place = recipe.document.place(("data", "test"), value=True)
-            raise TrainingError(Problem("the recipe has no test data", place))
+            raise recipe.error("the recipe has no test data", "data", "test")
     elif sides.has_source:
         hint = f"name the folder of the data files: {_measured(sides)} is measured on pairs"
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))

@@ -93,39 +93,31 @@ def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length; or the
             recipe states what has no effect on such a model.
     """
-    place = recipe.document.place
     found = sides_of(spec, origin)
     if found is None:
-        raise TrainingError(
-            Problem(
-                f"{spec.name} cannot be trained by a recipe",
-                place(("model",), value=True),
-                help="that takes a model from tokens to tokens: a decoder, an encoder and a "
-                "decoder, or an encoder, with a head that scores the vocabulary; or a head that "
-                "classifies texts or tokens",
-            )
+        raise recipe.error(
+            f"{spec.name} cannot be trained by a recipe",
+            "model",
+            help="that takes a model from tokens to tokens: a decoder, an encoder and a decoder, "
+            "or an encoder, with a head that scores the vocabulary; or a head that classifies "
+            "texts or tokens",
         )
     if isinstance(found, Generation) and found.looks_ahead:
-        raise TrainingError(
-            Problem(
-                f"{spec.name} would see the tokens that it has to predict: "
-                f"{', '.join(found.looks_ahead)}",
-                place(("model",), value=True),
-                help="a recipe trains models whose positions see no later ones",
-            )
-        )
+        seen = ", ".join(found.looks_ahead)
+        message = f"{spec.name} would see the tokens that it has to predict: {seen}"
+        hint = "a recipe trains models whose positions see no later ones"
+        raise recipe.error(message, "model", help=hint)
     _check_classes(recipe, spec, found)
     limits = [found.longest]
     limits += [found.longest_source] if isinstance(found, Generation) else []
     longest = min((limit for limit in limits if limit is not None), default=None)
     if longest is not None and recipe.training.max_length > longest:
-        raise TrainingError(
-            Problem(
-                f"sequences of max_length = {recipe.training.max_length} tokens do not fit: "
-                f"{spec.name} has positions for {longest}",
-                place(("training", "max_length"), value=True),
-                help=f"state `max_length = {longest}` in `[training]`",
-            )
+        raise recipe.error(
+            f"sequences of max_length = {recipe.training.max_length} tokens do not fit: "
+            f"{spec.name} has positions for {longest}",
+            "training",
+            "max_length",
+            help=f"state `max_length = {longest}` in `[training]`",
         )
     return found
 
@@ -153,15 +145,15 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
             "state as many `n_classes` in the spec as there are labels; or, in the head of a "
             'classifier whose score is a number, `problem_type = "regression"`'
         )
-        raise TrainingError(Problem(message, place(("model",), value=True), hint))
+        raise recipe.error(message, "model", help=hint)
     if number != 1 and reader.predicts == "number":
         message = f"{spec.name} makes {number} numbers of a text, and a recipe trains for one"
         hint = "state `n_classes = 1` in the head of the spec"
-        raise TrainingError(Problem(message, place(("model",), value=True), hint))
+        raise recipe.error(message, "model", help=hint)
     if labels is not None and len(labels) != number:
         message = f"there are {len(labels)} labels, and {spec.name} scores {number} classes"
         hint = f"state `n_classes = {len(labels)}` in the head of the spec"
-        raise TrainingError(Problem(message, place(("labels",), value=True), hint))
+        raise recipe.error(message, "labels", help=hint)
 
 
 def data_of(sides: Sides) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,21 +31,22 @@ from zoo.wording import quoted, typed
 
 
 class Start(NamedTuple):
-    """The model of a recipe."""
+    """A recipe, and what training by it starts from."""
 
+    recipe: Recipe
     source: str
-    """Its name or its path; by its name, a model in the store is checked when it is loaded."""
+    """The model's name or path; by its name, one in the store is checked when it is loaded."""
     spec: ModelSpec
-    weights: Path | None
-    """The weights of the saved model that training starts from, if it starts from one."""
-    origin: dict[str, Any] | None
-    """Where these weights came from, if the zoo has not made them."""
     sides: Sides
     """What the model reads and predicts."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
     adapted: frozenset[str]
     """Those of them that get low-rank updates, which are."""
+    weights: Path | None = None
+    """The weights of the saved model that training starts from, if it starts from one."""
+    origin: dict[str, Any] | None = None
+    """Where these weights came from, if the zoo has not made them."""
     published: Published = UNPUBLISHED
     """The special ids of the saved model, if its tokenizers are used."""
     taken: Mapping[str, str] | None = None
@@ -63,7 +65,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         ZooError: it does not exist, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
-    place, source = recipe.document.place(("model",), value=True), _named(recipe, recipe.head.model)
+    place, source = recipe.place("model"), _named(recipe, recipe.head.model)
     if not os.path.exists(source):
         _check_not_a_slip(recipe, registry, place)
     try:
@@ -75,14 +77,14 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
     _check_layers(recipe, spec)
-    start = Start(source, spec, None, None, sides, frozen, adapted)
+    start = Start(recipe, source, spec, sides, frozen, adapted)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
             raise TrainingError(Problem(message, at, hint))
-        return _from_other(recipe, registry, start)
+        return _from_other(start, registry)
     if header is None:
         _refuse_lora(recipe)
         return start
@@ -90,7 +92,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     return start._replace(
         weights=weights,
         origin=header.origin,
-        published=_published(recipe, weights, header, sides),
+        published=_published(start, weights, header),
         content=header.content_digest,
     )
 
@@ -125,15 +127,14 @@ def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:
     """Raise TrainingError if layers are to be computed again, and the model has none."""
     if recipe.training.recompute and not any(True for _ in spec.layout.layers()):
         message = f"{spec.name} has no layers that could be computed again"
-        place = recipe.document.place(("training", "recompute"), value=True)
-        raise TrainingError(Problem(message, place, "leave out `recompute`"))
+        raise recipe.error(message, "training", "recompute", help="leave out `recompute`")
 
 
-def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
+def _published(start: Start, weights: Path, header: Header) -> Published:
     """The special ids of the saved model that training starts from, if its tokenizers are used."""
-    if not isinstance(recipe.tokenizer, OfModel):
+    if not isinstance(start.recipe.tokenizer, OfModel):
         return UNPUBLISHED
-    return read_published(folder_of(weights), published_config(header.origin), sides)
+    return read_published(folder_of(weights), published_config(header.origin), start.sides)
 
 
 def _refuse_lora(recipe: Recipe) -> None:
@@ -144,10 +145,10 @@ def _refuse_lora(recipe: Recipe) -> None:
         raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
 
 
-def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
+def _from_other(start: Start, registry: Registry) -> Start:
     """The start of a spec from the weights of another saved model. Raises as `find_start`."""
-    name = str(recipe.head.weights)
-    source, place = _named(recipe, name), recipe.document.place(("weights",), value=True)
+    recipe, name = start.recipe, str(start.recipe.head.weights)
+    source, place = _named(recipe, name), recipe.place("weights")
     try:
         weights = find_weights(source, registry).path
         header = read_header(weights)
@@ -162,7 +163,7 @@ def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
         source=source,
         weights=weights,
         origin=origin,
-        published=_published(recipe, weights, header, start.sides),
+        published=_published(start, weights, header),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
         content=header.content_digest,
@@ -171,16 +172,11 @@ def _from_other(recipe: Recipe, registry: Registry, start: Start) -> Start:
 
 def find_data(recipe: Recipe, folder: Path) -> Splits:
     """Read the data of a recipe, with files relative to `folder`. Raises as `read_data`."""
-    place, seed = recipe.document.place, recipe.data.seed
+    seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
     try:
-        return read_data(
-            recipe.data,
-            folder,
-            recipe.head.seed if seed is None else seed,
-            lambda part: place(("data", part), value=True),
-        )
+        return read_data(recipe.data, folder, seed, partial(recipe.place, "data"))
     except TrainingError as error:
-        raise placed(error, place(("data",))) from None
+        raise placed(error, recipe.document.place(("data",))) from None
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
@@ -194,11 +190,11 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
     longest = recipe.training.max_length
     if longest <= n_special:
         message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
-        place = recipe.document.place(("training", "max_length"), value=True)
-        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
+        hint = "state a larger `max_length` in `[training]`"
+        raise recipe.error(message, "training", "max_length", help=hint)
 
 
-def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
+def check_sides(start: Start, splits: Splits) -> None:
     """Raise `TrainingError` if the data is of another kind than the model learns from: text in
     place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
     the reverse."""
@@ -217,8 +213,7 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
         return
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    place = recipe.document.place(("data", wrong), value=True)
-    raise TrainingError(Problem(message, place, form))
+    raise start.recipe.error(message, "data", wrong, help=form)
 
 
 def _told_data(example: Example) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 from zoo.weights.file import Header
@@ -47,13 +46,11 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
             found[name] = stored_as[names[0]]
     if wrong:
         told = first_of([f"`{name}` {why}" for name, why in wrong.items()], _SHOWN)
-        raise TrainingError(
-            Problem(
-                f"not all weights of {spec.name} can be taken from "
-                f"{quoted(str(recipe.head.weights))}: {'; '.join(told)}",
-                recipe.document.place(("weights",), value=True),
-                help=f"to let them begin anew, state `new = {_list(patterns(wrong, found))}`",
-            )
+        raise recipe.error(
+            f"not all weights of {spec.name} can be taken from "
+            f"{quoted(str(recipe.head.weights))}: {'; '.join(told)}",
+            "weights",
+            help=f"to let them begin anew, state `new = {_list(patterns(wrong, found))}`",
         )
     return found
 
@@ -86,13 +83,9 @@ def _new_weights(recipe: Recipe, spec: ModelSpec) -> set[str]:
     for number, pattern in enumerate(recipe.head.new or ()):
         meant = like(pattern, stored)
         if not meant:
-            raise TrainingError(
-                Problem(
-                    f"{quoted(pattern)} is the name of no weight of {spec.name}",
-                    recipe.document.place(("new", number), value=True),
-                    did_you_mean(pattern, patterns_for(stored)),
-                )
-            )
+            message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
+            hint = did_you_mean(pattern, patterns_for(stored))
+            raise recipe.error(message, "new", number, help=hint)
         found |= meant
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Problem, ZooError, placed
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
@@ -80,8 +80,8 @@ def train(
     start = find_start(found, registry)
     data_folder = found.folder if data is None else Path(data)
     splits = find_data(found, data_folder)
-    check_sides(found, start, splits)
-    start = with_labels(found, start, splits, data_folder)
+    check_sides(start, splits)
+    start = with_labels(start, splits, data_folder)
     accelerator = make_accelerator()
     if accelerator.num_processes > 1:
         given = {
@@ -90,26 +90,25 @@ def train(
             "data": splits.digest,
             "`resume`": resume,
         }
-        check_same_in_all(given, accelerator)
+        check_same_in_all(given)
     with in_first_process(accelerator) as is_first:
         if is_first:
             _refuse_another_run(folder, resume=resume)
     with alone_in(folder, accelerator):
-        return _trained(found, folder, start, splits, accelerator, registry, resume=resume)
+        return _trained(start, splits, folder, accelerator, registry, resume=resume)
 
 
 def _trained(
-    recipe: Recipe,
-    folder: Path,
     start: Start,
     splits: Splits,
+    folder: Path,
     accelerator: Any,
     registry: Registry,
     *,
     resume: bool,
 ) -> dict[str, Any] | None:
-    """Train a model in a folder that no other run uses. Arguments, result and errors are those of
-    `train`."""
+    """Train a model in a folder that no other run uses. Result and errors are those of `train`."""
+    recipe = start.recipe
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
     made: AnyTokens | None = None
     rows: Parts | None = None
@@ -117,18 +116,18 @@ def _trained(
         if is_first:
             sweep(folder, grace=NO_GRACE).check()
             if begins:
-                made = _make_tokens(recipe, start, splits)
-                rows = _encoded(recipe, start, splits, made)
-    model = make_model(start, recipe, accelerator, registry)
+                made = _make_tokens(start, splits)
+                rows = _encoded(start, splits, made)
+    model = make_model(start, accelerator, registry)
     whole = accelerator.unwrap_model(model)
     optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
     learner = Learner(start, model, optimizer, accelerator)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
-            write_companions(made, recipe.tokenizer, start, folder)
+            write_companions(made, start, folder)
     tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
-    run = Run(recipe, folder, learner, tokens, splits, rows)
+    run = Run(folder, learner, tokens, splits, rows)
     run.learn(resume=resume)
     return run.finish()
 
@@ -165,9 +164,10 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         raise ZooError(Problem(message, help=f"{resuming}{elsewhere}"))
 
 
-def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
+def _make_tokens(start: Start, splits: Splits) -> AnyTokens:
     """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, and if they cannot
     join pairs, or have no room for a text beside their special tokens."""
+    recipe = start.recipe
     try:
         tokens = tokens_of(
             recipe.tokenizer,
@@ -183,7 +183,7 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     return tokens
 
 
-def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) -> Parts:
+def _encoded(start: Start, splits: Splits, tokens: AnyTokens) -> Parts:
     """Encode the data of a new run.
 
     Raises:
@@ -191,6 +191,7 @@ def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) ->
             that needs some.
         InputError: the tokenizer cannot encode a text.
     """
+    recipe = start.recipe
     found = encode_parts(splits, tokens, recipe, labels_in(start))
     needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
     for (part, examples), rows in zip(splits.parts.items(), found, strict=True):
@@ -198,12 +199,12 @@ def _encoded(recipe: Recipe, start: Start, splits: Splits, tokens: AnyTokens) ->
             continue
         if isinstance(tokens, ReaderTokens):
             message = f"the tokenizer makes no tokens of the texts of `{part}`"
-            raise TrainingError(Problem(message, recipe.document.place(("data", part), value=True)))
+            raise recipe.error(message, "data", part)
         if part not in needed:
             continue
         which = "example" if part == "train" else "held-out example"
         longest = recipe.training.max_length
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
-        place = recipe.document.place(("training", "max_length"), value=True)
-        raise TrainingError(Problem(message, place, "state a larger `max_length` in `[training]`"))
+        hint = "state a larger `max_length` in `[training]`"
+        raise recipe.error(message, "training", "max_length", help=hint)
     return found
