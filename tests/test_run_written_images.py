@@ -253,6 +253,21 @@ def test_a_processor_that_is_not_known(
     assert "processor_config.json:1:" in told
 
 
+@pytest.mark.parametrize("truth", ["mistral3"], indirect=True)
+def test_a_row_ends_with_a_token_that_the_tokenizer_knows(
+    truth: OfKind, project: Path, refused: Refused
+) -> None:
+    """Where no file names the token, it is that of published models, which this one has not."""
+    zoo.import_folder(truth.folder, project / "own")
+    path = Path("own/processor_config.json")
+    settings = json.loads(path.read_text())
+    del settings["image_break_token"]
+    path.write_text(json.dumps(settings))
+    told = refused("run", "own", "[IMG] w8", "--image", draw("one.png"))
+    assert "the tokenizer has no token `[IMG_BREAK]`, which ends rows of an image" in told
+    assert "state the token that does as `image_break_token` in processor_config.json" in told
+
+
 def test_ids_alone(truth: OfKind, model: str, project: Path, refused: Refused) -> None:
     """Without a tokenizer, all tokens are written, and each part of an image, or row of it, has a
     place."""

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.errors import InputError, Problem, WeightsError
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
 from zoo.images.pixels import Parts
 from zoo.json_files import read_json, read_json_if_there
@@ -171,6 +171,7 @@ class ImagesInText:
     def _image(self, parts: Parts) -> str:
         how, found = self._writing, ""
         if how.row:
+            self._check_rows()
             (pixels,) = parts.pixels
             n_rows = len(self.how.rows_of(*pixels.shape[1:]))
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
@@ -179,6 +180,14 @@ class ImagesInText:
             found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
             found += how.after_row
         return (found and found + how.after_parts) + self._filled(how.image)
+
+    def _check_rows(self) -> None:
+        """Raise WeightsError if the tokenizer does not know what ends a row of states."""
+        for name in _NAME.findall(self._writing.row + self._writing.last_row):
+            if self.text.id_of(token := self._tokens[name]) is None:
+                message = f"the tokenizer has no token `{token}`, which ends rows of an image"
+                hint = f"state the token that does as `{name}` in {PROCESSOR_SETTINGS}"
+                raise WeightsError(Problem(message, Place(str(self.folder)), hint))
 
     def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
         return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
