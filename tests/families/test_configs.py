@@ -405,7 +405,6 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
                 "num_attention_heads": 32,
             },
             "vision_config": {**IMAGES_OF_MISTRAL, "image_size": 1540, "patch_size": 14},
-            "tie_word_embeddings": False,
         },
         24_011_361_280,
     ),
@@ -422,7 +421,9 @@ def test_published_configurations_are_of_the_published_sizes(
     write_config(tmp_path, {"model_type": model_type, **stated})
     families = Families(registry())
     file = read_json(tmp_path / "config.json")
-    scope = families.scope(families.family_of(file), file, frozenset())
+    # That of Mistral Small 3.1 does not say that the head has weights of its own.
+    head = {"language_model.lm_head.weight"} if model_type == "mistral3" else set()
+    scope = families.scope(families.family_of(file), file, frozenset(head))
     assert family_spec(scope, "m", registry()).n_parameters == n_parameters
     check_read(scope, families)
 
