@@ -62,6 +62,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.projected_classifier": {"n_classes": 3},
     "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
     "embedding.patch_vectors": {"patch_size": 2},
+    "embedding.normed_patch_vectors": {"patch_size": 2},
     "attention.tiled": {"tile": 3},
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
 }
@@ -176,7 +177,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind == "patch_vectors":
+    if kind in ("patch_vectors", "normed_patch_vectors"):
         return [torch.rand(2, 7, 12, dtype=torch.float64)]
     if kind in ("waveform", "waveform_stem"):
         return [torch.rand(2, 1300, 1, dtype=torch.float64)]

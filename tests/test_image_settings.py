@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from transformers.image_processing_utils import get_size_dict
 
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import read_image
@@ -72,6 +73,19 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "patch_size": 4,
         "temporal_patch_size": 1,
     },
+    "pixtral": {
+        "image_processor_type": "PixtralImageProcessor",
+        "patch_size": {"height": 4, "width": 4},
+        "size": {"longest_edge": 100},
+    },
+    "pixtral of today": {
+        "image_processor_type": "PixtralImageProcessorFast",
+        "patch_size": 14,
+        "size": {"height": 100, "width": 20},
+        "do_pad": None,
+        "do_center_crop": None,
+        **IMAGENET,
+    },
     "idefics3, not split": {
         "image_processor_type": "Idefics3ImageProcessor",
         "size": {"longest_edge": 40},
@@ -123,7 +137,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
-MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl"]
+MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -216,21 +230,27 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
 
 @pytest.mark.parametrize(
     "processor",
-    ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM", "Qwen2VL"],
+    [
+        *("CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"),
+        *("Qwen2VL", "Pixtral"),
+    ],
 )
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
     """What counts where a file is silent, of every image processor that transformers has without
     torchvision."""
     own = settings_in(tmp_path, {"image_processor_type": f"{processor}ImageProcessor"})
     theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
-    for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"}:
+    unread = {"do_pad"} if processor == "Pixtral" else set()  # of several images in one tensor
+    for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"} - unread:
         found, expected = getattr(own, key), getattr(theirs, key, None)
-        if key == "size" and own.unit is not None:
+        if key == "size" and own.merge_size is not None:
             assert dict(expected) == {
                 "shortest_edge": own.min_pixels,
                 "longest_edge": own.max_pixels,
             }
             continue
+        if key == "patch_size" and found is not None:
+            found, expected = {"height": found, "width": found}, dict(get_size_dict(expected))
         if key in ("size", "crop_size", "max_image_size"):
             found = found and found.model_dump(exclude_none=True)
             expected = expected and dict(expected)
@@ -238,7 +258,7 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL"]
+    "processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral"]
 )
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()
@@ -284,6 +304,7 @@ def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
 
 
 VIT = '{"image_processor_type": "ViTImageProcessor", '
+PIXTRAL = '{"image_processor_type": "PixtralImageProcessor", '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
@@ -321,6 +342,19 @@ WRONG = {
         "`size` must state `height` and `width`, or",
     ),
     "one side": (VIT + '"size": {"height": 3}}', "`size` must state `height` and `width`, or"),
+    "a shorter side of any": (
+        PIXTRAL + '"size": {"shortest_edge": 3}}',
+        "must state `longest_edge`",
+    ),
+    "patches that are no squares": (
+        PIXTRAL + '"patch_size": {"height": 3, "width": 4}}',
+        "json:1:51: error: `patch_size` must be as high as wide",
+    ),
+    "cropped images of any size": (
+        PIXTRAL + '"do_center_crop": true, "crop_size": 12}',
+        "images of any size are neither cropped nor divided",
+    ),
+    "a unit of another processor": (PIXTRAL + '"merge_size": 2}', "`merge_size` is a setting of"),
     "no pixel": (VIT + '"size": 0}', "`size.height` must be greater than 0"),
     "two channels": (
         VIT + '"image_mean": [0.5, 0.5]}',
@@ -405,6 +439,10 @@ def test_an_image_that_is_too_long(tmp_path: Path) -> None:
     assert pixels_of(drawn(1, 200), settings).shape == (3, 28, 812)
     with pytest.raises(InputError, match="one side of 201 x 1 pixels is more than 200 times"):
         pixels_of(drawn(1, 201), settings)
+    settings = settings_in(tmp_path, {"image_processor_type": "PixtralImageProcessor"})
+    assert pixels_of(drawn(2, 2048), settings).shape == (3, 16, 1024)
+    with pytest.raises(InputError, match="the image would become 1,024 x 0 pixels"):
+        pixels_of(drawn(1, 1025), settings)
 
 
 def test_a_folder_without_settings(tmp_path: Path) -> None:

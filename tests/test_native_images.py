@@ -159,6 +159,58 @@ def test_other_positions_count_each_state() -> None:
     assert plain.shape == (1, 8, 8)
 
 
+MERGED: dict[str, Any] = changed(
+    projector={"merge": 2, "merge_by": "linear"},
+    image={
+        "d_model": 16,
+        "embedding": {"kind": "normed_patch_vectors", "patch_size": 2},
+        "position": {"kind": "rotary_axial_alternating", "base": 5.0},
+    },
+)
+"""An encoder of images as that of Pixtral, and squares of patches that a linear map merges."""
+
+
+@pytest.mark.parametrize("image", IMAGES[:2], ids=["8x4", "4x12"])
+def test_normed_patches_alternating_frequencies_and_a_map_that_merges(image: torch.Tensor) -> None:
+    model = randomized(MERGED)
+    encoder, projector = model.image, model.projector
+    rows, columns = image.shape[1] // 2, image.shape[2] // 2
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    weight, norm = encoder.embed.patches.weight.view(16, 3, 2, 2), encoder.embed.norm
+    vectors = F.conv2d(image[None], weight, stride=2)[0].flatten(1).T
+    vectors = F.layer_norm(vectors, (16,), norm.weight, norm.bias)
+    # Heads of 8 elements: pairs 0 and 1 are turned by the row, with frequencies 0 and 2 of 4, pairs
+    # 2 and 3 by the column, with frequencies 1 and 3.
+    angles = torch.tensor(
+        [
+            [row, row * 5.0 ** -(2 / 4), column * 5.0 ** -(1 / 4), column * 5.0 ** -(3 / 4)]
+            for row, column in places
+        ],
+        dtype=torch.float64,
+    )
+    states = run(encoder, vectors, angles, causal=False).unflatten(0, (rows, columns))
+    merge = projector.merge_proj.weight.view(16, 2, 2, 16)
+    merged = F.conv2d(states.permute(2, 0, 1)[None], merge.permute(0, 3, 1, 2), stride=2)
+    merged = merged[0].flatten(1).T
+    expected = projector.down_proj(F.gelu(projector.up_proj(merged)))
+    (found,) = model.read_images([image])
+    torch.testing.assert_close(found, expected)
+    assert projector.merge_proj.bias is None
+
+
+def test_parameters_of_normed_patches_and_of_a_map_that_merges() -> None:
+    width, d_text = 16, 16
+    of_projector = 4 * width * width + (width * d_text + d_text) + (d_text * d_text + d_text)
+    of_embedding = 3 * 2 * 2 * width + 2 * width
+    of_layers = 2 * (4 * (width * width + width) + 2 * width * 20 + 20 + width + 4 * width)
+    of_decoder = 2 * (4 * (16 * 16 + 16) + 2 * 16 * 20 + 20 + 16 + 4 * 16) + 2 * 16
+    of_tokens = 2 * VOCAB * 16
+    of_image = of_embedding + of_layers + 2 * width
+    wanted = of_image + of_projector + of_decoder + of_tokens
+    assert zoo.read_spec(MERGED).n_parameters == wanted
+    assert sum(one.numel() for one in zoo.build(MERGED).parameters()) == wanted
+
+
 def test_texts_alone_have_plain_rotary_positions(model: Any) -> None:
     spec = changed(decoder={"d_model": 16, "position": "rotary"})
     plain = zoo.build(spec, dtype=torch.float64).eval()

@@ -200,7 +200,7 @@ WRONG = {
     "a key of another kind in an item": (
         {"position": each({"kind": "rotary", "base": 3}, {"kind": "none", "base": 3})},
         "position.per_layer.1.base",
-        "`base` is a key of the position `rotary`, `rotary_axial`, `rotary_class_grid`, ",
+        "`base` is a key of the position `rotary`, `rotary_axial`, `rotary_axial_alternating`, ",
     ),
     "a kind in an item": (
         {"position": each("rotary", {"kind": "rotry"})},

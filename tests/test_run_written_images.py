@@ -3,12 +3,17 @@ this processor and the generation of `transformers`."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import tokenizers
@@ -19,6 +24,7 @@ from test_image_models import draw
 from test_run_images_in_text import N_NEW, Published, run
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
+from transformers.models.pixtral import image_processing_pil_pixtral as image_processing_pil
 from trials import Refused
 
 import zoo
@@ -83,6 +89,17 @@ def of_qwen2_5_vl(tokenizer: Any) -> Any:
     return Qwen2_5_VLProcessor(of_qwen2_vl(tokenizer).image_processor, tokenizer)
 
 
+def of_pixtral(tokenizer: Any, merge: int) -> Any:
+    """Images are made smaller, to sides that are multiples of 4 pixels. What the module of the
+    processor imports for its other functions needs torchvision."""
+    name = "transformers.models.pixtral"
+    with mock.patch.dict(sys.modules, {f"{name}.image_processing_pixtral": image_processing_pil}):
+        module = importlib.import_module(f"{name}.processing_pixtral")
+    images = transformers.PixtralImageProcessorPil(size={"longest_edge": 20})
+    sizes = {"patch_size": 4 // merge, "spatial_merge_size": merge}
+    return module.PixtralProcessor(images, tokenizer, **sizes, image_break_token="[ROW]")
+
+
 def of_qwen2_vl(tokenizer: Any) -> Any:
     """Images stay about as large as they are, in squares of 4 x 4 pixels."""
     images = transformers.Qwen2VLImageProcessorPil(
@@ -92,6 +109,7 @@ def of_qwen2_vl(tokenizer: Any) -> Any:
 
 
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
+OF_PIXTRAL = {90: "[IMG]", 91: "[ROW]", 92: "[IMG_END]"}
 OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
 KINDS = {
     "gemma3": Kind(
@@ -118,6 +136,8 @@ KINDS = {
     ),
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
+    "mistral3": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=2)),
+    "llava.pixtral": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=1)),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 
@@ -216,7 +236,7 @@ def test_what_does_not_fit(truth: OfKind, model: str, project: Path, refused: Re
     assert f"the text has 0 places for an image, `{place}`, and 1 image given" in told
     if place != (token := truth.kind.special[90]):
         told = refused("run", model, f"{token} {place}", "--image", one)
-        assert f"2 places for the parts of images, `{token}`, and the images have 1 part" in told
+        assert f"2 places for images, `{token}`, and these have 1 part" in told
 
 
 def test_a_processor_that_is_not_known(
@@ -233,18 +253,31 @@ def test_a_processor_that_is_not_known(
     assert "processor_config.json:1:" in told
 
 
+@pytest.mark.parametrize("truth", ["mistral3"], indirect=True)
+def test_a_row_ends_with_a_token_that_the_tokenizer_knows(
+    truth: OfKind, project: Path, refused: Refused
+) -> None:
+    """Where no file names the token, it is that of published models, which this one has not."""
+    zoo.import_folder(truth.folder, project / "own")
+    path = Path("own/processor_config.json")
+    settings = json.loads(path.read_text())
+    del settings["image_break_token"]
+    path.write_text(json.dumps(settings))
+    told = refused("run", "own", "[IMG] w8", "--image", draw("one.png"))
+    assert "the tokenizer has no token `[IMG_BREAK]`, which ends rows of an image" in told
+    assert "state the token that does as `image_break_token` in processor_config.json" in told
+
+
 def test_ids_alone(truth: OfKind, model: str, project: Path, refused: Refused) -> None:
-    """Without a tokenizer, all tokens are written, and each part of an image has a place."""
+    """Without a tokenizer, all tokens are written, and each part of an image, or row of it, has a
+    place."""
     one, place = draw("one.png"), truth.kind.place
     text_model = zoo.TextModel.load(model)
     assert text_model.images is not None
     row = text_model.images.row(f"{place} w8 w9", [one])
-    n_states = len([id_ for id_ in row.ids if id_ == 90]) // len(row.images)
-    written, seen = [], 0
-    for id_ in row.ids:
-        seen += id_ == 90
-        if id_ != 90 or seen % n_states == 1:
-            written.append(str(id_))
+    written = [
+        str(id_) for last, id_ in pairwise([0, *row.ids]) if (last, id_) != (90, 90)
+    ]  # what is written around an image stands between its parts, or between rows of its states
     shutil.copytree(model, "alone")
     Path("alone/tokenizer.json").unlink()
     alone = zoo.TextModel.load("alone")

@@ -29,6 +29,10 @@ class AnySize(NamedTuple):
         """The side, in pixels, of what becomes one state: sides of images are multiples of it."""
         return self.patch_size * self.merge
 
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """The numbers of rows and of columns of the states of an image of this size."""
+        return height // self.unit, width // self.unit
+
 
 class InsertedImages(NamedTuple):
     """The images that may stand in a text.
@@ -48,9 +52,15 @@ class InsertedImages(NamedTuple):
 
     def states_of(self, height: int, width: int) -> int:
         """The number of states of an image of this size that fits the model."""
+        return sum(self.rows_of(height, width))
+
+    def rows_of(self, height: int, width: int) -> list[int]:
+        """The number of states in each row of such an image; those of images of one size count as a
+        single row."""
         if self.any_size is None:
-            return self.n_states
-        return (height // self.any_size.unit) * (width // self.any_size.unit)
+            return [self.n_states]
+        rows, columns = self.any_size.grid(height, width)
+        return [columns] * rows
 
 
 class Generation(NamedTuple):

@@ -30,10 +30,12 @@ class StatesProjector(Activated):
     merge: Size = 1
     """The states of so many by so many patches become one."""
     merge_by: Annotated[
-        Literal["concatenation", "mean"] | None, NotWith("merge", 1, default="concatenation")
+        Literal["concatenation", "mean", "linear"] | None,
+        NotWith("merge", 1, default="concatenation"),
     ] = UNSTATED
     """How they do: as one vector, row by row (pixel shuffle; Idefics3: Laurençon et al. 2024,
-    arXiv:2408.12637), or as their mean (Gemma 3: arXiv:2503.19786)."""
+    arXiv:2408.12637), as their mean (Gemma 3: arXiv:2503.19786), or by a linear map of that one
+    vector, without a bias, to the width of a single state (Mistral Small 3.1)."""
     d_merged: Given[int] = Field(
         default_factory=lambda data: (
             data["d_in"] * (data["merge"] ** 2 if data["merge_by"] == "concatenation" else 1)
@@ -51,13 +53,22 @@ class StatesProjector(Activated):
     bias: bool = True
     """Whether the maps have a bias."""
 
+    @property
+    def _mapped_width(self) -> int | None:
+        """The width of the vector of a square of patches that a linear map makes narrower; None if
+        none does."""
+        return self.d_in * self.merge**2 if self.merge_by == "linear" else None
+
     def n_states(self, n_vectors: int) -> int:
         """The number of states that so many become."""
         return n_vectors // self.merge**2
 
     def layout(self) -> Layout:
-        norm = self.norm.layout()
-        before = {} if norm.is_empty else {"norm": norm}
+        before: dict[str, Layout] = {}
+        if self._mapped_width is not None:
+            before["merge_proj"] = linear(self._mapped_width, self.d_merged, bias=False)
+        if not (norm := self.norm.layout()).is_empty:
+            before["norm"] = norm
         merged = "" if self.merge == 1 else f"{self.merge} x {self.merge} by {self.merge_by}, "
         if self.d_hidden is None:
             proj = linear(self.d_merged, self.d_out, bias=self.bias)
@@ -77,15 +88,23 @@ class StatesProjector(Activated):
 
     def _module(self, grid: tuple[int, int] | None) -> "ProjectorModule":
         """The module, for patches of so many rows and columns if these are known."""
+        from zoo.linear import Linear
         from zoo_components.modules.image_text import LinearProjector, Merging, MlpProjector
 
-        merging = None
+        merging = merge_proj = None
         if self.merge > 1:
             merging = Merging(self.merge, mean=self.merge_by == "mean", grid=grid)
+        if self._mapped_width is not None:
+            merge_proj = Linear(self._mapped_width, self.d_merged, bias=False)
         norm = self.norm.build()
         if self.d_hidden is None:
             return LinearProjector(
-                self.d_merged, self.d_out, bias=self.bias, merging=merging, norm=norm
+                self.d_merged,
+                self.d_out,
+                bias=self.bias,
+                merging=merging,
+                merge_proj=merge_proj,
+                norm=norm,
             )
         return MlpProjector(
             d_in=self.d_merged,
@@ -94,6 +113,7 @@ class StatesProjector(Activated):
             activation=self.build_activation(),
             bias=self.bias,
             merging=merging,
+            merge_proj=merge_proj,
             norm=norm,
         )
 

@@ -2,15 +2,16 @@
 their patches."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Part, Probability, Shared, Size, contradiction
+from zoo.component import Part, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import stated
 from zoo.purpose import AnySize, InsertedImages
-from zoo.slots import Embedding
+from zoo.slots import Embedding, Norm
 from zoo_components.builders import Decoder, layout_of
 from zoo_components.image_text import StatesProjector, check_image_id
 from zoo_components.stack import DecoderStack, ImageStack
@@ -55,15 +56,35 @@ class PatchVectors(Embedding):
         return Layout({"patches": patches}, f"patch_size {self.patch_size}{frames}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        return self._module(scheme, norm=None)
+
+    def _module(self, scheme: "PositionScheme | None", *, norm: "nn.Module | None") -> "nn.Module":
         from zoo_components.modules.native_images import PatchVectors as Module
 
         return Module(
             width=self.input_width,
             d_model=self.d_model,
             bias=self.bias,
+            norm=norm,
             positions=scheme,
             dropout=self.dropout,
         )
+
+
+class NormedPatchVectors(PatchVectors):
+    """The embedding `patch_vectors`, with a norm of the vectors of patches before positions are
+    added (Pixtral: Agrawal et al. 2024, arXiv:2410.07073): dropout(norm(linear(patches)) +
+    positions)."""
+
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm of the vectors of patches."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        return replace(whole, parts={**whole.parts, "norm": self.norm.layout()})
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        return self._module(scheme, norm=self.norm.build())
 
 
 class NativeImageTextDecoder(Decoder):

@@ -181,6 +181,26 @@ class AxialRotary(Rotary):
         return self._module(AxialRotaryPositions)
 
 
+class AlternatingAxialRotary(AxialRotary):
+    """Queries and keys of the patches of an image of any size are rotated by angles that grow with
+    the row of the patch, in one half of the pairs, and with its column, in the other half, of which
+    each takes every second frequency (Pixtral: Agrawal et al. 2024, arXiv:2410.07073, section 2.1).
+    Of the n pairs of a half, the k-th is rotated by row / base**(2k / 2n) or by
+    column / base**((2k + 1) / 2n), both counted from 0. Of a token without a row and a column, both
+    are the position."""
+
+    def frequencies(self) -> "Frequencies":
+        """The angle by which each pair is rotated, those of rows and of columns by turns."""
+        from zoo_components.modules.frequencies import Frequencies
+
+        return Frequencies(width=self.rotated_width, base=self.base)
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import AlternatingAxialRotaryPositions
+
+        return self._module(AlternatingAxialRotaryPositions)
+
+
 class MultimodalRotary(Rotary):
     """Rotary positions of texts with images in them (M-RoPE; Qwen2-VL: Wang et al. 2024,
     arXiv:2409.12191, section 2.1): some pairs are rotated by the time of a token, some by its row

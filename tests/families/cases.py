@@ -61,6 +61,7 @@ class Case:
         image_states: of a model in whose texts images stand, the number of states of one.
         image_sizes: of a model in whose texts images of any size stand, the (height, width) of the
             image of each text.
+        image_rows: whether each row of the states of such an image ends with another token.
         bidirectional: what attends to later tokens too, in such a model, which transformers tells
             by types of tokens: each image, or what a text begins with.
         images_of_texts: whether it takes the images of each text apart, (texts, images of each,
@@ -87,6 +88,7 @@ class Case:
     image: tuple[int, int, int] | None = None
     image_states: int | None = None
     image_sizes: tuple[tuple[int, int], ...] | None = None
+    image_rows: bool = False
     bidirectional: Literal["image", "prompt"] | None = None
     images_of_texts: bool = False
     memory: tuple[int, int] | None = None

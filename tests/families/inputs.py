@@ -139,20 +139,28 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
 def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
     """Texts of one length, in each of which an image of another size stands, and texts alone."""
     vision = config.vision_config
-    unit = vision.patch_size * vision.spatial_merge_size
+    merge = getattr(config, "spatial_merge_size", getattr(vision, "spatial_merge_size", 1))
+    unit = vision.patch_size * merge
     assert case.image_sizes is not None
     sizes = [(height, width) for height, width in case.image_sizes]
     numbers = generator("images")
     images = tuple(torch.randn(3, *size, generator=numbers) for size in sizes)
-    n_states = [(height // unit) * (width // unit) for height, width in sizes]
-    source = texts(random, 2 * LENGTH + max(n_states))
-    for row, n in enumerate(n_states):
-        source[row, LENGTH : LENGTH + n] = config.image_token_id
+    places = [places_of_states(height // unit, width // unit, case) for height, width in sizes]
+    source = texts(random, 2 * LENGTH + max(map(len, places)))
+    for row, there in enumerate(places):
+        source[row, LENGTH : LENGTH + len(there)][there] = config.image_token_id
     plain = Inputs(name="plain", source=source, images=images)
     yield plain
     yield Inputs(name="text", source=texts(random, LENGTH))
     for left in (False, True):  # beside the images
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
+
+
+def places_of_states(rows: int, columns: int, case: Case) -> Tensor:
+    """Which tokens of those of an image stand for its states, boolean."""
+    places = torch.ones(rows, columns + case.image_rows, dtype=torch.bool)
+    places[:, columns:] = False
+    return places.flatten()
 
 
 def sounds(case: Case, plain: Inputs, config: PreTrainedConfig) -> Iterator[Inputs]:

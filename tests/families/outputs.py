@@ -48,8 +48,11 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     memory = next((name for name in memories if name in taken(model)), memories[0])
     images, of_any_size = inputs.images, {}
     if isinstance(images, tuple):
-        of_any_size = images_of_any_size(images, model.config)
-        of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
+        if "image_sizes" in taken(model):
+            of_any_size = padded_images(images)
+        else:
+            of_any_size = images_of_any_size(images, model.config)
+            of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
         images = None
     elif case.images_of_texts and images is not None:
         images = images[:, None]
@@ -104,6 +107,17 @@ def images_of_any_size(images: Iterable[Tensor], config: PreTrainedConfig) -> Ou
             patch = image[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
             patches.append(torch.stack([patch] * vision.temporal_patch_size, 1).flatten())
     return {"pixel_values": torch.stack(patches), "image_grid_thw": torch.tensor(grids)}
+
+
+def padded_images(images: Iterable[Tensor]) -> Outputs:
+    """Images as the image processor of Pixtral gives them: with zeros below and on the right, and
+    their heights and widths."""
+    found = list(images)
+    sizes = torch.tensor([image.shape[1:] for image in found])
+    pixels = torch.zeros(len(found), 3, *sizes.amax(0).tolist())
+    for place, image in zip(pixels, found, strict=True):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    return {"pixel_values": pixels, "image_sizes": sizes}
 
 
 def as_numbers(mask: Tensor | None) -> Tensor | None:

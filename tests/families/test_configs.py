@@ -251,6 +251,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("llava", "llama", "clip_vision_model", FULL, 1),
         ("llava", "mistral", "clip_vision_model", FULL, 1),
         ("llava", "qwen2", "siglip_vision_model", FULL, 1),
+        ("llava", "mistral", "pixtral", {**FULL, "vision_feature_layer": -1}, 0),
+        ("mistral3", None, None, {}, 0),
+        ("mistral3", "mistral", "pixtral", {}, 0),
+        ("mistral3", "ministral3", "pixtral", {}, 0),
         ("gemma3", None, None, {"mm_tokens_per_image": 49}, 0),
         ("paligemma", None, None, {}, 0),
         ("paligemma", "gemma", "siglip_vision_model", {}, 0),
@@ -309,7 +313,30 @@ OF_IMAGES = {
     "patch_size": 14,
     "spatial_patch_size": 14,
 }
-SIZED = {
+OF_MISTRAL = {
+    "image_token_index": 10,
+    "projector_hidden_act": "gelu",
+    "vision_feature_layer": -1,
+}
+TEXT_OF_MISTRAL = {
+    "model_type": "mistral",
+    "head_dim": 128,
+    "hidden_size": 5120,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000000.0,
+    "sliding_window": None,
+    "vocab_size": 131072,
+}
+IMAGES_OF_MISTRAL = {
+    "model_type": "pixtral",
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "intermediate_size": 4096,
+    "rope_theta": 10000.0,
+}
+SIZED: dict[str, tuple[dict[str, Any], int]] = {
     "qwen2_vl": (
         {
             **OF_QWEN,
@@ -345,9 +372,45 @@ SIZED = {
         },
         8_292_166_656,
     ),
+    "llava": (
+        {
+            **OF_MISTRAL,
+            "image_seq_length": 1,
+            "vision_feature_select_strategy": "full",
+            "text_config": {
+                **TEXT_OF_MISTRAL,
+                "is_composition": True,
+                "intermediate_size": 14336,
+                "max_position_embeddings": 1024000,
+            },
+            "vision_config": {
+                **IMAGES_OF_MISTRAL,
+                "is_composition": True,
+                "image_size": 1024,
+                "patch_size": 16,
+                "tie_word_embeddings": False,
+            },
+        },
+        12_682_739_712,
+    ),
+    "mistral3": (
+        {
+            **OF_MISTRAL,
+            "multimodal_projector_bias": False,
+            "spatial_merge_size": 2,
+            "text_config": {
+                **TEXT_OF_MISTRAL,
+                "intermediate_size": 32768,
+                "max_position_embeddings": 131072,
+                "num_attention_heads": 32,
+            },
+            "vision_config": {**IMAGES_OF_MISTRAL, "image_size": 1540, "patch_size": 14},
+        },
+        24_011_361_280,
+    ),
 }
 """Configurations as they are published, and the numbers of parameters of their checkpoints: those
-of Qwen2-VL 2B and of Qwen2.5-VL 7B."""
+of Qwen2-VL 2B, Qwen2.5-VL 7B, Pixtral 12B and Mistral Small 3.1 24B."""
 
 
 @pytest.mark.parametrize("model_type", SIZED)
@@ -358,7 +421,9 @@ def test_published_configurations_are_of_the_published_sizes(
     write_config(tmp_path, {"model_type": model_type, **stated})
     families = Families(registry())
     file = read_json(tmp_path / "config.json")
-    scope = families.scope(families.family_of(file), file, frozenset())
+    # That of Mistral Small 3.1 does not say that the head has weights of its own.
+    head = {"language_model.lm_head.weight"} if model_type == "mistral3" else set()
+    scope = families.scope(families.family_of(file), file, frozenset(head))
     assert family_spec(scope, "m", registry()).n_parameters == n_parameters
     check_read(scope, families)
 
@@ -368,13 +433,25 @@ REFUSED = {
         inside("llava", "text_config", model_type="opt"),
         "a decoder that is none of Llama, Mistral and Qwen2 is not read",
     ),
+    "another decoder in Mistral 3": (
+        inside("mistral3", "text_config", model_type="llama"),
+        "a decoder that is neither Mistral nor Ministral 3 is not read",
+    ),
+    "another encoder of images in Mistral 3": (
+        inside("mistral3", "vision_config", model_type="siglip_vision_model"),
+        "an encoder of images that is not that of Pixtral is not read",
+    ),
+    "patches that are not merged": (
+        tiny("mistral3", spatial_merge_size=1),
+        "a map of single patches, with a spatial_merge_size of 1, is not read",
+    ),
     "windows around images": (
         inside("llava.qwen2", "text_config", use_sliding_window=True),
         "windows in the layers of Qwen2 are not read",
     ),
     "another encoder of images in a text": (
         inside("llava", "vision_config", model_type="vit"),
-        "neither that of CLIP nor that of SigLIP is not read",
+        "none of those of CLIP, SigLIP and Pixtral is not read",
     ),
     "images of another encoder in Gemma 3": (
         inside("gemma3", "vision_config", model_type="vit"),
@@ -427,7 +504,7 @@ REFUSED = {
     ),
     "the states after the last layer": (
         tiny("llava", vision_feature_layer=-1),
-        "the states of images are read before the last layer of their encoder",
+        "the states of images are read after the first layer of their encoder and, unless it is",
     ),
     "the states of several layers": (
         tiny("llava", vision_feature_layer=[-2, -1]),
@@ -435,7 +512,11 @@ REFUSED = {
     ),
     "without the first patch": (
         tiny("llava.qwen2", vision_feature_select_strategy="default"),
-        "without the first patch of SigLIP",
+        "without its first patch, an image without a class token is not read",
+    ),
+    "without the first patch of an image of any size": (
+        tiny("llava.pixtral", vision_feature_select_strategy="default"),
+        "without its first patch, an image without a class token is not read",
     ),
     "biases that are left out": (
         with_config("bloom", slow_but_exact=True, pretraining_tp=2),

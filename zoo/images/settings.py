@@ -50,6 +50,15 @@ def _for_each_channel(value: object) -> object:
     return (value,) * 3 if isinstance(value, int | float) else value
 
 
+def _one_side(value: object) -> object:
+    """The side of squares that are stated by both sides, `{"height": 16, "width": 16}`."""
+    if isinstance(value, dict) and value.keys() == {"height", "width"}:
+        if value["height"] != value["width"]:
+            raise ValueError("must be as high as wide")
+        return value["height"]
+    return value
+
+
 class Size(BaseModel):
     """The size of an image in pixels: both sides, or the shorter one, or the longer one."""
 
@@ -122,12 +131,13 @@ class ImageSettings(BaseModel):
     """Whether parts of a long image are read too, of a number that depends on its shape."""
     default_to_square: bool = True
     """Whether a `size` that is one number is that of both sides, and not of the shorter one."""
-    patch_size: _Pixels | None = None
-    """The side of the patches of images of any size. None for image processors that know none of
-    this."""
+    patch_size: Annotated[_Pixels | None, BeforeValidator(_one_side)] = None
+    """The side of the patches of images of any size, of which the sides of an image become
+    multiples. None for image processors that know none of this."""
     merge_size: _Pixels | None = None
     """The side of the squares of patches that become one state: the sides of an image become
-    multiples of that of such a square."""
+    multiples of that of such a square. None for image processors that have a `size` which no image
+    exceeds, and know no numbers of pixels."""
     temporal_patch_size: _Pixels | None = None
     """The number of frames of a film that a patch spans."""
     min_pixels: _Pixels | None = None
@@ -170,6 +180,9 @@ class ImageSettings(BaseModel):
             return self
         if self.size is None:
             raise ValueError("there is no `size`")
+        if self.patch_size is not None:
+            self._check_at_most(self.size)
+            return self
         if (self.max_image_size is None) != (self.size.longest_edge is None):
             raise ValueError(
                 "`longest_edge` of `size` goes with a `max_image_size`, and this with it"
@@ -192,15 +205,45 @@ class ImageSettings(BaseModel):
         if self.do_center_crop or self.max_image_size is not None or self.do_pad:
             raise ValueError("images of any size are neither cropped, nor divided, nor padded")
 
+    def _check_at_most(self, size: Size) -> None:
+        if size.shortest_edge is not None:
+            raise ValueError(
+                "`size` of images of any size must state `longest_edge`, or `height` and `width`, "
+                "which no image exceeds"
+            )
+        if self.do_center_crop or self.max_image_size is not None or self.do_image_splitting:
+            raise ValueError("images of any size are neither cropped nor divided")
+
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """The height and the width of an image of this one, resized.
 
         Raises:
             InputError: it is too long for its width.
         """
-        if self.size is not None:
-            return self.size.of(height, width)
-        return self._resized_freely(height, width)
+        if self.size is None:
+            return self._resized_freely(height, width)
+        if self.patch_size is not None:
+            return self._resized_within(self.size, self.patch_size, height, width)
+        return self.size.of(height, width)
+
+    def _resized_within(self, size: Size, unit: int, height: int, width: int) -> tuple[int, int]:
+        """`resized` of images of any size that exceed no `size`: they shrink if they are larger,
+        and then both sides are rounded up to multiples of `unit`."""
+        most = size.longest_edge
+        highest, widest = size.sides or (most, most)
+        assert highest is not None  # `_check_at_most`
+        assert widest is not None
+        ratio = max(height / highest, width / widest)
+        if ratio > 1:
+            height, width = math.floor(height / ratio), math.floor(width / ratio)
+        if not height * width:
+            raise InputError(
+                Problem(
+                    f"the image would become {width:,} x {height:,} pixels",
+                    help="the image is too long for its width: cut it first",
+                )
+            )
+        return math.ceil(height / unit) * unit, math.ceil(width / unit) * unit
 
     def _resized_freely(self, height: int, width: int) -> tuple[int, int]:
         """`resized` of images of any size: `smart_resize` in `transformers`, whose roundings are
@@ -230,9 +273,7 @@ class ImageSettings(BaseModel):
     @property
     def unit(self) -> int | None:
         """What the sides of images of any size are multiples of; None for images of one size."""
-        if self.patch_size is None or self.merge_size is None:
-            return None
-        return self.patch_size * self.merge_size
+        return None if self.patch_size is None else self.patch_size * (self.merge_size or 1)
 
     @property
     def square(self) -> int | None:
@@ -246,11 +287,14 @@ class ImageSettings(BaseModel):
             return self.square, self.square
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
+        if self.patch_size is not None:
+            return None
         return self.size.sides if self.do_resize and self.size is not None else None
 
 
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
-"""The settings that only image processors of images of any size have, which need all of them."""
+"""The settings that only image processors of images of any size have; with a `merge_size`, they
+need all of them."""
 _FIELDS = ImageSettings.model_fields.keys() - {"order"}
 """The settings that are read."""
 
@@ -259,12 +303,16 @@ class _Processor(NamedTuple):
     """An image processor of the table."""
 
     order: str
+    inert: frozenset[str]
     defaults: Mapping[str, Any]
 
     @property
     def fields(self) -> Set[str]:
         """The settings that it has."""
-        return _FIELDS if "merge_size" in self.defaults else _FIELDS - set(_OF_ANY_SIZE)
+        if "merge_size" in self.defaults:
+            return _FIELDS
+        of_any_size = set(_OF_ANY_SIZE) - self.defaults.keys()
+        return _FIELDS - of_any_size - self.inert
 
 
 class _Table(NamedTuple):
@@ -286,7 +334,8 @@ def _table() -> _Table:
     of_types: dict[str, _Processor] = {}
     for name, defaults in data.items():
         names, types = [name, *defaults.pop("also")], defaults.pop("model_types")
-        found = _Processor(defaults.pop("order", "resize_first"), defaults)
+        order, unread = defaults.pop("order", "resize_first"), defaults.pop("inert", ())
+        found = _Processor(order, frozenset(unread), defaults)
         processors.update(dict.fromkeys(names, found))
         of_types.update(dict.fromkeys(types, found))
     return _Table(processors, of_types, inert)
@@ -340,7 +389,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
 def _unread_settings(file: ProcessorFile, processor: _Processor) -> Iterator[Problem]:
     """Yield a problem for each setting that is not known, or a null of which versions of
     `transformers` differ."""
-    known = processor.fields | _table().inert | {TYPE, OLDER_TYPE}
+    known = processor.fields | processor.inert | _table().inert | {TYPE, OLDER_TYPE}
     own = {key: field.default for key, field in ImageSettings.model_fields.items()}
     defaults = {**own, **processor.defaults}
     for key, value in file.settings.items():

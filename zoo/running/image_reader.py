@@ -57,7 +57,11 @@ class ImageReader:
         pillow()
         published = read_image_settings(self.folder, self.config)
         self._check_size(published)
-        return published.settings
+        settings = published.settings
+        if self.any_size is None or settings.merge_size is not None:
+            return settings
+        # The processor around it states the model's in the place of its own.
+        return settings.model_copy(update={"patch_size": self.any_size.unit})
 
     def pixels(self, image: ImageFile) -> torch.Tensor:
         """The pixels of an image as a whole, (channels, height, width).
@@ -112,6 +116,8 @@ class ImageReader:
             message = f"by these settings images become of one size, and {name} takes those of any"
             hint = "state an image processor of such images, such as `Qwen2VLImageProcessor`"
             raise WeightsError(Problem(message, published.file.place(TYPE), hint))
+        if settings.merge_size is None:
+            return
         for key, wanted in (
             ("patch_size", self.any_size.patch_size),
             ("merge_size", self.any_size.merge),

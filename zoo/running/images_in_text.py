@@ -12,10 +12,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.errors import InputError, Problem, WeightsError
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
 from zoo.images.pixels import Parts
-from zoo.json_files import read_json
+from zoo.json_files import read_json, read_json_if_there
 from zoo.running.image_reader import ImageReader
 from zoo.running.media import places_of, read_each
 from zoo.running.text import Input, Text
@@ -24,6 +24,8 @@ from zoo.spec import ModelSpec
 from zoo.wording import allowed, counted, did_you_mean, quoted
 
 if TYPE_CHECKING:
+    import torch
+
     from zoo.purpose import InsertedImages
     from zoo.running.chat import Chat
     from zoo.running.image_reader import ImageFile
@@ -38,6 +40,8 @@ class Writing(NamedTuple):
 
     place: str = "{image}"
     image: str = "{image}"
+    row: str = ""
+    last_row: str = ""
     part: str = "{image}"
     after_row: str = ""
     after_parts: str = ""
@@ -101,12 +105,22 @@ class ImagesInText:
             whole = self._written(written, place, parts)
             ids = self.text.encode(whole, special=special and self._writing.special)
         pixels = tuple(pixels for one in parts for pixels in one.pixels)
-        if (n_places := ids.count(self.how.image_id)) != len(pixels):
-            raise self._other_places(n_places, len(pixels))
-        n_states = (self.how.states_of(*one.shape[1:]) for one in pixels)
+        n_states = iter(self._states(ids, pixels))
         each = (next(n_states) if id_ == self.how.image_id else 1 for id_ in ids)
         ids = [new for old, n in zip(ids, each, strict=True) for new in [old] * n]
         return Input(ids, images=pixels)
+
+    def _states(self, ids: Sequence[int], pixels: Sequence[torch.Tensor]) -> list[int]:
+        """How many states each place of images in the ids stands for: those of a part or, if images
+        are written row by row, those of a row. Raises InputError if there are other places."""
+        rows = [self.how.rows_of(*one.shape[1:]) for one in pixels]
+        of_parts, of_rows = [sum(one) for one in rows], [n for one in rows for n in one]
+        n_places = ids.count(self.how.image_id)
+        by_row = n_places == len(of_rows) if self.text.writes_ids else bool(self._writing.row)
+        found = of_rows if by_row else of_parts
+        if n_places != len(found):
+            raise self._other_places(n_places, counted(len(found), "row" if by_row else "part"))
+        return found
 
     @property
     def _token(self) -> str:
@@ -135,9 +149,12 @@ class ImagesInText:
 
     @cached_property
     def _tokens(self) -> Mapping[str, str]:
-        """The texts of the special tokens by their names, and that of the token for images."""
-        stated = read_special_tokens(self.folder)
-        return {**self._writing.tokens, **stated, "image": self._token}
+        """The texts of the special tokens by their names, and that of the token for images. What
+        the settings of a whole processor say counts before what those of its tokenizer do."""
+        ours, stated = self._writing.tokens, read_special_tokens(self.folder)
+        whole = read_json_if_there(self.folder / PROCESSOR_SETTINGS)
+        of_whole = {name: text for name in ours if isinstance(text := whole.get(name), str)}
+        return {**ours, **stated, **of_whole, "image": self._token}
 
     def _filled(self, template: str, **more: object) -> str:
         """A text of the table with the values of the names in it."""
@@ -145,7 +162,7 @@ class ImagesInText:
         return _NAME.sub(lambda found: str(known[found[1]]), template)
 
     def _written(self, text: str, place: str, parts: Sequence[Parts]) -> str:
-        """A text with what stands at the places of images, one token for each part."""
+        """A text with what stands at the places of images, one token for each part or row."""
         how = self._writing
         *before, rest = text.split(place)
         seen = [first + self._image(one) for first, one in zip(before, parts, strict=True)]
@@ -153,11 +170,24 @@ class ImagesInText:
 
     def _image(self, parts: Parts) -> str:
         how, found = self._writing, ""
+        if how.row:
+            self._check_rows()
+            (pixels,) = parts.pixels
+            n_rows = len(self.how.rows_of(*pixels.shape[1:]))
+            return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
         for row in range(1, parts.rows + 1):
             columns = range(1, parts.columns + 1)
             found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
             found += how.after_row
         return (found and found + how.after_parts) + self._filled(how.image)
+
+    def _check_rows(self) -> None:
+        """Raise WeightsError if the tokenizer does not know what ends a row of states."""
+        for name in _NAME.findall(self._writing.row + self._writing.last_row):
+            if self.text.id_of(token := self._tokens[name]) is None:
+                message = f"the tokenizer has no token `{token}`, which ends rows of an image"
+                hint = f"state the token that does as `{name}` in {PROCESSOR_SETTINGS}"
+                raise WeightsError(Problem(message, Place(str(self.folder)), hint))
 
     def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
         return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
@@ -173,17 +203,19 @@ class ImagesInText:
                 )
             )
 
-    def _other_places(self, n_places: int, n_parts: int) -> InputError:
+    def _other_places(self, n_places: int, wanted: str) -> InputError:
         """The error for a text whose ids hold the token of images too often or too seldom."""
         if self.text.writes_ids:
             hint = f"write the id {self.how.image_id} once for each part of an image"
+            if self.how.any_size is not None:
+                hint += ", or once for each row of its states"
         else:
             place = self._filled(self._writing.place)
             hint = f"write `{place}` where an image stands, and nothing else that is read as one"
         return InputError(
             Problem(
-                f"the ids of the text have {counted(n_places, 'place')} for the parts of images, "
-                f"`{self._token}`, and the images have {counted(n_parts, 'part')}",
+                f"the ids of the text have {counted(n_places, 'place')} for images, "
+                f"`{self._token}`, and these have {wanted}",
                 help=hint,
             )
         )

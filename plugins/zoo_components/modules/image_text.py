@@ -42,16 +42,28 @@ class Merging(NamedTuple):
 
 
 class Projector(nn.Module):
-    """maps(norm(merged(x))), of which subclasses define `maps`."""
+    """maps(norm(merge_proj(merged(x)))), of which subclasses define `maps`.
 
-    def __init__(self, *, merging: Merging | None, norm: nn.Module) -> None:
+    Args:
+        merging: how patches are merged, if they are.
+        merge_proj: the linear map of what is merged, if there is one.
+        norm: the norm of what the maps take.
+    """
+
+    def __init__(
+        self, *, merging: Merging | None, merge_proj: Linear | None, norm: nn.Module
+    ) -> None:
         super().__init__()
-        self.merging, self.norm = merging, norm
+        self.merging, self.merge_proj, self.norm = merging, merge_proj, norm
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int] | None = None) -> torch.Tensor:
         """(n_images, vectors, d_in) to (n_images, states, d_out). `grid` are the numbers of rows
         and of columns of patches, where images differ in them."""
-        return self.maps(self.norm(x if self.merging is None else self.merging(x, grid)))
+        if self.merging is not None:
+            x = self.merging(x, grid)
+        if self.merge_proj is not None:
+            x = self.merge_proj(x)
+        return self.maps(self.norm(x))
 
     def maps(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., d_out)."""
@@ -59,12 +71,19 @@ class Projector(nn.Module):
 
 
 class LinearProjector(Projector):
-    """proj(norm(merged(x)))."""
+    """proj(norm(merge_proj(merged(x))))."""
 
     def __init__(
-        self, d_in: int, d_out: int, *, bias: bool, merging: Merging | None, norm: nn.Module
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        bias: bool,
+        merging: Merging | None,
+        merge_proj: Linear | None,
+        norm: nn.Module,
     ) -> None:
-        super().__init__(merging=merging, norm=norm)
+        super().__init__(merging=merging, merge_proj=merge_proj, norm=norm)
         self.proj = Linear(d_in, d_out, bias=bias)
 
     def maps(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,7 +92,7 @@ class LinearProjector(Projector):
 
 
 class MlpProjector(Projector):
-    """down(activation(up(norm(merged(x)))))."""
+    """down(activation(up(norm(merge_proj(merged(x))))))."""
 
     def __init__(
         self,
@@ -84,9 +103,10 @@ class MlpProjector(Projector):
         activation: nn.Module,
         bias: bool,
         merging: Merging | None,
+        merge_proj: Linear | None,
         norm: nn.Module,
     ) -> None:
-        super().__init__(merging=merging, norm=norm)
+        super().__init__(merging=merging, merge_proj=merge_proj, norm=norm)
         self.up_proj = Linear(d_in, d_hidden, bias=bias)
         self.activation = activation
         self.down_proj = Linear(d_hidden, d_out, bias=bias)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from zoo.cache import Cache
 from zoo.linear import Linear
@@ -20,7 +21,7 @@ from zoo_components.modules.stack import Maps, Stack
 
 
 class PatchVectors(Vectors):
-    """dropout(linear(patches) + positions)."""
+    """dropout(norm(linear(patches)) + positions); the norm may be None."""
 
     def __init__(
         self,
@@ -28,11 +29,13 @@ class PatchVectors(Vectors):
         width: int,
         d_model: int,
         bias: bool,
+        norm: nn.Module | None,
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
         super().__init__(positions=positions, dropout=dropout)
         self.patches = Linear(width, d_model, bias=bias)
+        self.norm = norm
 
     def forward(
         self,
@@ -49,7 +52,10 @@ class PatchVectors(Vectors):
             ValueError: token types are given.
         """
         check_dtype(x, self.patches.weight.dtype)
-        return super().forward(self.patches(x), positions, token_types=token_types, mask=mask)
+        vectors = self.patches(x)
+        if self.norm is not None:
+            vectors = self.norm(vectors)
+        return super().forward(vectors, positions, token_types=token_types, mask=mask)
 
 
 class Inserted(NamedTuple):
@@ -257,9 +263,8 @@ class NativeImageTextDecoder(WithDecoder):
         images_of_texts(places.sum(1).tolist(), [len(one) for one in states], self.image_id)
         steps = offsets = None
         if self.places:
-            unit, device = self.any_size.unit, target.device
-            grids = [(image.shape[1] // unit, image.shape[2] // unit) for image in images]
-            each = [_coordinates(rows, columns, device) for rows, columns in grids]
+            grids = [self.any_size.grid(*image.shape[1:]) for image in images]
+            each = [_coordinates(rows, columns, target.device) for rows, columns in grids]
             steps, offsets = (torch.cat(of_images) for of_images in zip(*each, strict=True))
         ids = numbered(target, places, self.vocab)
         return ids, Inserted(torch.cat(states), steps, offsets)

@@ -134,6 +134,18 @@ class AxialRotaryPositions(AxesRotaryPositions):
         return (coordinates.to(dtype)[..., None] * frequencies).flatten(-2)
 
 
+class AlternatingAxialRotaryPositions(AxesRotaryPositions):
+    """Rotates the first half of the pairs by the row of a token, and the others by its column, each
+    with every second frequency (Pixtral: Agrawal et al. 2024, arXiv:2410.07073)."""
+
+    axes = 2
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `AxesRotaryPositions.angles_at`."""
+        each = self.frequencies(coordinates[..., 0], dtype).view(-1, self.axes).t()
+        return (coordinates.to(dtype)[..., None] * each).flatten(-2)
+
+
 class MultimodalRotaryPositions(AxesRotaryPositions):
     """Rotates pairs by the time, the row or the column of a token (M-RoPE; Qwen2-VL: Wang et al.
     2024, arXiv:2409.12191).
