@@ -229,6 +229,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "an integer for a component": (
+        spec("norm = «3»"),
+        [
+            (
+                "`norm` must be a name or a table with a `kind`, not the integer `3`",
+                "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
+                "`rms_norm`, `scale_norm`, `std_norm`",
+            )
+        ],
+    ),
     "an integer for a table": (
         spec("encoder = «3»"),
         [
