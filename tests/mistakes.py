@@ -68,6 +68,17 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "rules for single layers outside their stack": (
+        spec("[[«layers»]]", "last = 1", builder='"decoder"', without="source_vocab").replace(
+            "target_vocab", "vocab"
+        ),
+        [
+            (
+                "unknown key `layers`",
+                "help: `layers` is a key of `decoder`: write `[[decoder.layers]]`",
+            )
+        ],
+    ),
     "a key of both stacks": (
         spec("«share_layers» = true"),
         [

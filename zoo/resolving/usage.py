@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem
-from zoo.resolving.tables import PER_LAYER, Leaf, Table, same_kind
+from zoo.resolving.tables import PER_LAYER, Leaf, Table, is_list_of_tables, same_kind
 from zoo.wording import did_you_mean, dotted, meant, quoted
 
 MAX_NOTES = 2
@@ -99,7 +99,7 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Only the first problems are shown, and the search for similar names is slow.
-                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, entry, table.path) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
@@ -120,7 +120,7 @@ class Usage:
                 )
         return None
 
-    def _home_of(self, key: str, table: KeyPath) -> str:
+    def _home_of(self, key: str, entry: Leaf | Table, table: KeyPath) -> str:
         """Return a hint for an unknown key: the kinds that have it, the table that it belongs in,
         or the most similar name.
 
@@ -133,15 +133,15 @@ class Usage:
             *outer, last = name.split(".")
             if outer and last in self.known.get((*table, *outer), ()):
                 return f"write `{_nested(outer, last)}`"
-            if home := self.elsewhere(table, name) or self._table_with(name, table):
+            if home := self.elsewhere(table, name) or self._table_with(name, entry, table):
                 return home
         if known == {"kind"}:  # a kind without keys, such as `none`
             return "what is here has no keys; state another `kind`"
         return did_you_mean(key, known)
 
-    def _table_with(self, key: str, table: KeyPath) -> str | None:
-        """Return a hint with the tables, nearest to `table`, where some component looks up a key;
-        None if there are none."""
+    def _table_with(self, key: str, entry: Leaf | Table, table: KeyPath) -> str | None:
+        """Return a hint with the tables, nearest to `table`, where some component looks up a key,
+        which has this value; None if there are none."""
         homes = [path for path, names in self.known.items() if key in names]
         if not homes:
             return None
@@ -164,8 +164,11 @@ class Usage:
         # A slot that may be stated here needs no path, and rules for single layers can go over it.
         slots = list(dict.fromkeys(dotted(home[-1:]) for home in nearest))
         if known.issuperset(slots):
-            write = f": write `{slots[0]} = {{ {key} = ... }}`" if len(slots) == 1 else ""
-            return f"{quoted(key)} is a key of {_and_of(slots)}{write}"
+            write = f"`{slots[0]} = {{ {key} = ... }}`"
+            if isinstance(entry, Leaf) and is_list_of_tables(entry.value):
+                write = f"`[[{dotted((*table, slots[0], key))}]]`"
+            told = f": write {write}" if len(slots) == 1 else ""
+            return f"{quoted(key)} is a key of {_and_of(slots)}{told}"
         alike = nearest
         if len(nearest) > MAX_HOMES:
             # Name the same place in other stacks too, as `decoder` beside `encoder`.
