@@ -165,7 +165,7 @@ class Usage:
         slots = list(dict.fromkeys(dotted(home[-1:]) for home in nearest))
         if known.issuperset(slots):
             write = f"`{slots[0]} = {{ {key} = ... }}`"
-            if isinstance(entry, Leaf) and is_list_of_tables(entry.value):
+            if isinstance(entry, Leaf) and entry.value and is_list_of_tables(entry.value):
                 write = f"`[[{dotted((*table, slots[0], key))}]]`"
             told = f": write {write}" if len(slots) == 1 else ""
             return f"{quoted(key)} is a key of {_and_of(slots)}{told}"
