@@ -511,11 +511,49 @@ n_layers = 2
         [("`layers` must be a list of tables", "help: write [[decoder.layers]]")],
     ),
     "a key of a component, in a rule": (
-        spec("[[decoder.layers]]", "at = [1]", "«softcap» = 8.0"),
+        spec("[[encoder.layers]]", "at = [1]", "«softcap» = 8.0"),
+        [
+            (
+                "unknown key `softcap` in `encoder.layers.0`",
+                "help: write `block.self_attn.softcap = ...`",
+            )
+        ],
+    ),
+    "a key of several components, in a rule": (
+        spec("[[decoder.layers]]", "at = [1]", "«softcap» = 8.0", "«eps» = 1e-6"),
         [
             (
                 "unknown key `softcap` in `decoder.layers.0`",
-                "help: write `block.self_attn.softcap = ...`",
+                "help: `softcap` is a key of `self_attn` and of `cross_attn`",
+            ),
+            (
+                "unknown key `eps` in `decoder.layers.0`",
+                "help: `eps` is a key of `norm`: write `norm = { eps = ... }`",
+            ),
+        ],
+    ),
+    "a key of components without a name in a rule": (
+        spec(
+            'encoder.block.self_attn.kind = "differential"',
+            "[[encoder.layers]]",
+            "at = [1]",
+            "«eps» = 1e-6",
+        ),
+        [
+            (
+                "unknown key `eps` in `encoder.layers.0`",
+                "help: `eps` is a key of `block.self_attn.norm` and of "
+                "`block.self_attn.head_norm` and of `block.ffn.norm` and of `norm`",
+            )
+        ],
+    ),
+    "a key of the same component in both stacks": (
+        spec('head = { kind = "linear", «eps» = 1e-6 }'),
+        [
+            (
+                "unknown key `eps` in `head`",
+                "help: `eps` is a key of `encoder.block.self_attn.norm` and of "
+                "`decoder.block.self_attn.norm`",
             )
         ],
     ),

@@ -146,19 +146,20 @@ class Usage:
         if not homes:
             return None
         known = self.known.get(table, set())
-        if table and isinstance(table[-1], int):
-            stack = table[:-2]
-            for home in homes:
-                inside = home[len(stack) :]
-                if home[: len(stack)] == stack and known.intersection(inside[:1]):
-                    return f"write `{dotted((*inside, key))} = ...`"
-            if stack in homes:
-                single = IN_SINGLE_LAYERS.get(key, "")
-                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`{single}"
         common = max(_common(home, table) for home in homes)
         nearest = [home for home in homes if _common(home, table) == common]
         if table[:common] in nearest:
             nearest = [table[:common]]
+        if table and isinstance(table[-1], int):
+            stack = table[:-2]
+            of_stack = [home[len(stack) :] for home in homes if home[: len(stack)] == stack]
+            inside = [home for home in of_stack if known.intersection(home[:1])]
+            if len(inside) == 1:
+                return f"write `{dotted((*inside[0], key))} = ...`"
+            if not inside and stack in homes:
+                single = IN_SINGLE_LAYERS.get(key, "")
+                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`{single}"
+            nearest = inside or nearest
         if nearest == [()]:
             return f"{quoted(key)} stands at the top of the spec, before all tables"
         # A slot that may be stated here needs no path, and rules for single layers can go over it.
