@@ -68,6 +68,30 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "keys beside the component that has them": (
+        spec(
+            'position = "rotary"',
+            'norm = "scale_norm"',
+            "«base» = 1e5",
+            "«weight» = false",
+            "[encoder]",
+            'norm = "layer_norm"',
+            'ffn = { kind = "mlp" }',
+            '«activation» = "gelu"',
+        ),
+        [
+            (
+                "unknown key `base`",
+                "help: `base` is a key of `position`: write "
+                '`position = { kind = "rotary", base = ... }`',
+            ),
+            ("unknown key `weight`", "help: `weight` is a key of `encoder.norm`"),
+            (
+                "unknown key `activation` in `encoder`",
+                "help: `activation` is a key of `ffn`: write it there",
+            ),
+        ],
+    ),
     "rules for single layers outside their stack": (
         spec("[[«layers»]]", "last = 1", builder='"decoder"', without="source_vocab").replace(
             "target_vocab", "vocab"

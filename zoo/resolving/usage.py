@@ -99,7 +99,7 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Only the first problems are shown, and the search for similar names is slow.
-                home = self._home_of(key, entry, table.path) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, entry, table) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
@@ -120,12 +120,13 @@ class Usage:
                 )
         return None
 
-    def _home_of(self, key: str, entry: Leaf | Table, table: KeyPath) -> str:
+    def _home_of(self, key: str, entry: Leaf | Table, around: Table) -> str:
         """Return a hint for an unknown key: the kinds that have it, the table that it belongs in,
         or the most similar name.
 
         For an unknown key in a layer rule, the hint shows how to write it inside the rule.
         """
+        table = around.path
         known = self.known.get(table, set())
         for name in dict.fromkeys((key, meant(key))):
             if name in known:
@@ -133,15 +134,16 @@ class Usage:
             *outer, last = name.split(".")
             if outer and last in self.known.get((*table, *outer), ()):
                 return f"write `{_nested(outer, last)}`"
-            if home := self.elsewhere(table, name) or self._table_with(name, entry, table):
+            if home := self.elsewhere(table, name) or self._table_with(name, entry, around):
                 return home
         if known == {"kind"}:  # a kind without keys, such as `none`
             return "what is here has no keys; state another `kind`"
         return did_you_mean(key, known)
 
-    def _table_with(self, key: str, entry: Leaf | Table, table: KeyPath) -> str | None:
-        """Return a hint with the tables, nearest to `table`, where some component looks up a key,
+    def _table_with(self, key: str, entry: Leaf | Table, around: Table) -> str | None:
+        """Return a hint with the tables, nearest to `around`, where some component looks up a key,
         which has this value; None if there are none."""
+        table = around.path
         homes = [path for path, names in self.known.items() if key in names]
         if not homes:
             return None
@@ -165,11 +167,12 @@ class Usage:
         # A slot that may be stated here needs no path, and rules for single layers can go over it.
         slots = list(dict.fromkeys(dotted(home[-1:]) for home in nearest))
         if known.issuperset(slots):
-            write = f"`{slots[0]} = {{ {key} = ... }}`"
-            if isinstance(entry, Leaf) and entry.value and is_list_of_tables(entry.value):
-                write = f"`[[{dotted((*table, slots[0], key))}]]`"
-            told = f": write {write}" if len(slots) == 1 else ""
-            return f"{quoted(key)} is a key of {_and_of(slots)}{told}"
+            told = f"{quoted(key)} is a key of {_and_of(slots)}"
+            if len(slots) > 1:
+                return told
+            path, stated = (*table, slots[0]), around.entries.get(slots[0])
+            if stated is None or path in homes:  # and not another kind, which has no such key
+                return f"{told}: {_written(path, key, entry, stated)}"
         alike = nearest
         if len(nearest) > MAX_HOMES:
             # Name the same place in other stacks too, as `decoder` beside `encoder`.
@@ -184,6 +187,18 @@ def _in_saved(nearer: Sequence[Leaf | Table]) -> str:
     if not saved:
         return "remove it, or the nearer values"
     return f"a saved spec states each value in its own table: write it there, {' and '.join(saved)}"
+
+
+def _written(path: KeyPath, key: str, entry: Leaf | Table, stated: Leaf | Table | None) -> str:
+    """Return how to write a key, which has the value `entry`, in the table at a path, which is
+    `stated` already, or not."""
+    if isinstance(entry, Leaf) and entry.value and is_list_of_tables(entry.value):
+        return f"write `[[{dotted((*path, key))}]]`"
+    if stated is None or stated.document is not entry.document:
+        return f"write `{path[-1]} = {{ {key} = ... }}`"
+    if isinstance(stated, Leaf):
+        return f'write `{path[-1]} = {{ kind = "{stated.value}", {key} = ... }}`'
+    return "write it there"
 
 
 def _and_of(names: Iterable[str]) -> str:
