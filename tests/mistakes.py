@@ -68,6 +68,41 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "keys beside the component that has them": (
+        spec(
+            'position = "rotary"',
+            'norm = "scale_norm"',
+            "«base» = 1e5",
+            "«weight» = false",
+            "[encoder]",
+            'norm = "layer_norm"',
+            'ffn = { kind = "mlp" }',
+            '«activation» = "gelu"',
+        ),
+        [
+            (
+                "unknown key `base`",
+                "help: `base` is a key of `position`: write "
+                '`position = { kind = "rotary", base = ... }`',
+            ),
+            ("unknown key `weight`", "help: `weight` is a key of `encoder.norm`"),
+            (
+                "unknown key `activation` in `encoder`",
+                "help: `activation` is a key of `ffn`: write it there",
+            ),
+        ],
+    ),
+    "rules for single layers outside their stack": (
+        spec("[[«layers»]]", "last = 1", builder='"decoder"', without="source_vocab").replace(
+            "target_vocab", "vocab"
+        ),
+        [
+            (
+                "unknown key `layers`",
+                "help: `layers` is a key of `decoder`: write `[[decoder.layers]]`",
+            )
+        ],
+    ),
     "a key of both stacks": (
         spec("«share_layers» = true"),
         [
@@ -224,6 +259,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "`kind` must be a string, not the integer `3`",
+                "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
+                "`rms_norm`, `scale_norm`, `std_norm`",
+            )
+        ],
+    ),
+    "an integer for a component": (
+        spec("norm = «3»"),
+        [
+            (
+                "`norm` must be a name or a table with a `kind`, not the integer `3`",
                 "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
                 "`rms_norm`, `scale_norm`, `std_norm`",
             )
@@ -490,11 +535,49 @@ n_layers = 2
         [("`layers` must be a list of tables", "help: write [[decoder.layers]]")],
     ),
     "a key of a component, in a rule": (
-        spec("[[decoder.layers]]", "at = [1]", "«softcap» = 8.0"),
+        spec("[[encoder.layers]]", "at = [1]", "«softcap» = 8.0"),
+        [
+            (
+                "unknown key `softcap` in `encoder.layers.0`",
+                "help: write `block.self_attn.softcap = ...`",
+            )
+        ],
+    ),
+    "a key of several components, in a rule": (
+        spec("[[decoder.layers]]", "at = [1]", "«softcap» = 8.0", "«eps» = 1e-6"),
         [
             (
                 "unknown key `softcap` in `decoder.layers.0`",
-                "help: write `block.self_attn.softcap = ...`",
+                "help: `softcap` is a key of `self_attn` and of `cross_attn`",
+            ),
+            (
+                "unknown key `eps` in `decoder.layers.0`",
+                "help: `eps` is a key of `norm`: write `norm = { eps = ... }`",
+            ),
+        ],
+    ),
+    "a key of components without a name in a rule": (
+        spec(
+            'encoder.block.self_attn.kind = "differential"',
+            "[[encoder.layers]]",
+            "at = [1]",
+            "«eps» = 1e-6",
+        ),
+        [
+            (
+                "unknown key `eps` in `encoder.layers.0`",
+                "help: `eps` is a key of `block.self_attn.norm` and of "
+                "`block.self_attn.head_norm` and of `block.ffn.norm` and of `norm`",
+            )
+        ],
+    ),
+    "a key of the same component in both stacks": (
+        spec('head = { kind = "linear", «eps» = 1e-6 }'),
+        [
+            (
+                "unknown key `eps` in `head`",
+                "help: `eps` is a key of `encoder.block.self_attn.norm` and of "
+                "`decoder.block.self_attn.norm`",
             )
         ],
     ),

@@ -195,6 +195,7 @@ def test_a_key_with_dots_is_told_as_tables(project: Path) -> None:
     base = tomllib.loads(spec())
     for key, help in {
         "decoder.n_layers": "write `decoder = { n_layers = ... }`",
+        "decoder.share_layers": "write `decoder = { share_layers = ... }`",
         "decoder.block.ffn.d_ff": "write `decoder = { block = { ffn = { d_ff = ... } } }`",
         "decoder.n_layer": "did you mean `decoder`?",
     }.items():

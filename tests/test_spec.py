@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_a_slot_that_nothing_names_gets_the_default_of_the_registry() -> None:
 
 STACKS = ("encoder", "decoder")
 NORMS = [f"{stack}.{norm}" for stack in STACKS for norm in ("norm", "block.ffn.norm")]
+
+
+def test_a_slot_without_a_default_needs_a_kind() -> None:
+    """A registry without the zoo's own plugins has the defaults of its author, or none."""
+    registry = zoo.load_registry()
+    del (without := {**registry.defaults})["ffn"]
+    registry = replace(registry, defaults=without)
+    with pytest.raises(zoo.SpecError, match=r"`encoder\.block\.ffn` needs a `kind`") as found:
+        zoo.read_spec(SHORT, registry=registry)
+    assert "`glu`" in found.value.problems[0].help
+    zoo.read_spec(f'{SHORT}ffn = "glu"', registry=registry)
 
 
 def test_shared_values_are_stated_once_for_all_that_read_them() -> None:

@@ -12,6 +12,7 @@ from typing import BinaryIO, ClassVar, Literal, Self
 from zoo.errors import Problem
 from zoo.files.atomic import new_folder
 from zoo.source import Access, Source, SourceError, Stream
+from zoo.wording import quoted
 
 _CHUNK = 1 << 20
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -35,7 +36,7 @@ class Local(Source):
             return {root.name: root.stat().st_size}
         paths = [path for path in root.rglob("*") if path.is_file()]
         if not root.is_dir():
-            raise SourceError(f"there is no folder {str(root)!r}")
+            raise SourceError(f"there is no folder {quoted(root)}")
         return {path.relative_to(root).as_posix(): path.stat().st_size for path in paths}
 
     @contextmanager
@@ -43,7 +44,7 @@ class Local(Source):
         root = self._root(access)
         file = root if root.is_file() else root / path
         if not file.is_file():
-            raise SourceError(f"there is no file {str(file)!r}")
+            raise SourceError(f"there is no file {quoted(file)}")
         with file.open("rb") as opened:
             opened.seek(start)
             yield Stream(chunks(opened), start)
@@ -65,7 +66,7 @@ class Local(Source):
         target = self._root(access)
         if target.exists():
             hint = "a published model never changes: choose another folder"
-            raise SourceError(Problem(f"{str(target)!r} is there already", help=hint))
+            raise SourceError(Problem(f"{quoted(target)} is there already", help=hint))
         with new_folder(target) as made:
             for path in paths:
                 (made / path).parent.mkdir(parents=True, exist_ok=True)

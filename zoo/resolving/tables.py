@@ -4,9 +4,9 @@ of such trees."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, Place, Problem
@@ -127,6 +127,11 @@ def _refused(value: Any, max_depth: int) -> tuple[str, str | None] | None:
     if isinstance(value, float) and not math.isfinite(value):
         return f"`{value}` is not a finite number", None
     return None
+
+
+def is_list_of_tables(value: object) -> TypeGuard[Sequence[dict[str, Any]]]:
+    """Whether a value is written as `[[...]]`, or could be."""
+    return isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
 
 
 def described(value: object) -> str:

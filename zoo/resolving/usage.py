@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem
-from zoo.resolving.tables import PER_LAYER, Leaf, Table, same_kind
+from zoo.resolving.tables import PER_LAYER, Leaf, Table, is_list_of_tables, same_kind
 from zoo.wording import did_you_mean, dotted, meant, quoted
 
 MAX_NOTES = 2
@@ -99,7 +99,7 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Only the first problems are shown, and the search for similar names is slow.
-                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, entry, table) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
@@ -120,12 +120,13 @@ class Usage:
                 )
         return None
 
-    def _home_of(self, key: str, table: KeyPath) -> str:
+    def _home_of(self, key: str, entry: Leaf | Table, around: Table) -> str:
         """Return a hint for an unknown key: the kinds that have it, the table that it belongs in,
         or the most similar name.
 
         For an unknown key in a layer rule, the hint shows how to write it inside the rule.
         """
+        table = around.path
         known = self.known.get(table, set())
         for name in dict.fromkeys((key, meant(key))):
             if name in known:
@@ -133,39 +134,45 @@ class Usage:
             *outer, last = name.split(".")
             if outer and last in self.known.get((*table, *outer), ()):
                 return f"write `{_nested(outer, last)}`"
-            if home := self.elsewhere(table, name) or self._table_with(name, table):
+            if home := self.elsewhere(table, name) or self._table_with(name, entry, around):
                 return home
         if known == {"kind"}:  # a kind without keys, such as `none`
             return "what is here has no keys; state another `kind`"
         return did_you_mean(key, known)
 
-    def _table_with(self, key: str, table: KeyPath) -> str | None:
-        """Return a hint with the tables, nearest to `table`, where some component looks up a key;
-        None if there are none."""
+    def _table_with(self, key: str, entry: Leaf | Table, around: Table) -> str | None:
+        """Return a hint with the tables, nearest to `around`, where some component looks up a key,
+        which has this value; None if there are none."""
+        table = around.path
         homes = [path for path, names in self.known.items() if key in names]
         if not homes:
             return None
         known = self.known.get(table, set())
-        if table and isinstance(table[-1], int):
-            stack = table[:-2]
-            for home in homes:
-                inside = home[len(stack) :]
-                if home[: len(stack)] == stack and known.intersection(inside[:1]):
-                    return f"write `{dotted((*inside, key))} = ...`"
-            if stack in homes:
-                single = IN_SINGLE_LAYERS.get(key, "")
-                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`{single}"
         common = max(_common(home, table) for home in homes)
         nearest = [home for home in homes if _common(home, table) == common]
         if table[:common] in nearest:
             nearest = [table[:common]]
+        if table and isinstance(table[-1], int):
+            stack = table[:-2]
+            of_stack = [home[len(stack) :] for home in homes if home[: len(stack)] == stack]
+            inside = [home for home in of_stack if known.intersection(home[:1])]
+            if len(inside) == 1:
+                return f"write `{dotted((*inside[0], key))} = ...`"
+            if not inside and stack in homes:
+                single = IN_SINGLE_LAYERS.get(key, "")
+                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`{single}"
+            nearest = inside or nearest
         if nearest == [()]:
             return f"{quoted(key)} stands at the top of the spec, before all tables"
         # A slot that may be stated here needs no path, and rules for single layers can go over it.
         slots = list(dict.fromkeys(dotted(home[-1:]) for home in nearest))
         if known.issuperset(slots):
-            write = f": write `{slots[0]} = {{ {key} = ... }}`" if len(slots) == 1 else ""
-            return f"{quoted(key)} is a key of {_and_of(slots)}{write}"
+            told = f"{quoted(key)} is a key of {_and_of(slots)}"
+            if len(slots) > 1:
+                return told
+            path, stated = (*table, slots[0]), around.entries.get(slots[0])
+            if stated is None or path in homes:  # and not another kind, which has no such key
+                return f"{told}: {_written(path, key, entry, stated)}"
         alike = nearest
         if len(nearest) > MAX_HOMES:
             # Name the same place in other stacks too, as `decoder` beside `encoder`.
@@ -180,6 +187,18 @@ def _in_saved(nearer: Sequence[Leaf | Table]) -> str:
     if not saved:
         return "remove it, or the nearer values"
     return f"a saved spec states each value in its own table: write it there, {' and '.join(saved)}"
+
+
+def _written(path: KeyPath, key: str, entry: Leaf | Table, stated: Leaf | Table | None) -> str:
+    """Return how to write a key, which has the value `entry`, in the table at a path, which is
+    `stated` already, or not."""
+    if isinstance(entry, Leaf) and entry.value and is_list_of_tables(entry.value):
+        return f"write `[[{dotted((*path, key))}]]`"
+    if stated is None or stated.document is not entry.document:
+        return f"write `{path[-1]} = {{ {key} = ... }}`"
+    if isinstance(stated, Leaf):
+        return f'write `{path[-1]} = {{ kind = "{stated.value}", {key} = ... }}`'
+    return "write it there"
 
 
 def _and_of(names: Iterable[str]) -> str:
