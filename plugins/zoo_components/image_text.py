@@ -69,7 +69,7 @@ class StatesProjector(Activated):
             before["merge_proj"] = linear(self._mapped_width, self.d_merged, bias=False)
         if not (norm := self.norm.layout()).is_empty:
             before["norm"] = norm
-        merged = "" if self.merge == 1 else f"{self.merge} x {self.merge} by {self.merge_by}, "
+        merged = "" if self.merge == 1 else f"merge {self.merge}, merge_by {self.merge_by}, "
         if self.d_hidden is None:
             proj = linear(self.d_merged, self.d_out, bias=self.bias)
             return Layout({**before, "proj": proj}, f"{merged}linear")
