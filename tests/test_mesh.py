@@ -3,6 +3,7 @@ part."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -442,6 +443,27 @@ def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[st
         assert one.startswith("WeightsError")
         assert "are not those that were saved" in one
         assert two(tasks.refused, mesh, [path], {"verify": False}) == ["nothing"] * 2
+
+
+@MESHES
+def test_a_copy_of_its_own_is_checked_whole(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    """As on machines that each have the files on a disk of their own. A process that reads another
+    file cannot check it for others."""
+    sound = saved(tmp_path, DECODER)
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    file = copy / "model.safetensors"
+    with open_weights(sound) as weights:
+        starts = {name: start for name, (_, start) in weights.spans.items()}
+    raw = file.read_bytes()
+    for name, start in list(starts.items())[:4]:
+        file.write_bytes(raw[:start] + bytes([raw[start] ^ 1]) + raw[start + 1 :])
+        for paths in ([sound, copy], [copy, sound]):
+            for message in two(tasks.refused, mesh, paths, {}):
+                assert f"{copy}" in message
+                assert f"the bytes of `{name}` are not those that were saved" in message
 
 
 SLOW_SOURCE = """

@@ -16,6 +16,7 @@ from zoo.sharding.mesh import place_in
 from zoo.sharding.model import check_dtypes, shard
 from zoo.sharding.parts import local
 from zoo.sharding.shares import Run, runs_of
+from zoo.sharding.together import gathered
 from zoo.transformer import Transformer
 from zoo.weights.file import changed_tensors
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of, stored
@@ -43,13 +44,16 @@ def load_shares(
         mesh: the processes, all of which call this.
         device: where the shards are placed.
         dtype: the dtype that floating-point tensors are cast to; None keeps them as stored.
-        verify: whether every tensor that is read is hashed; the processes divide this work.
+        verify: whether every tensor that is read is hashed; the processes that read the same files
+            divide this work.
 
     Raises:
         WeightsError: a file cannot be read, was written to meanwhile, or does not have the bytes
             of its records; or as `check_dtypes`.
         ZooError: as `shard`.
     """
+    # First, since all exchange it: before any of them may fail.
+    readers = _readers_of_same(weights, mesh)
     records, where = weights.header.records, Place(str(weights.path))
     dtypes = {name: dtype_in_model(record, dtype) for name, record in records.items()}
     check_dtypes(model, dtypes, mesh, where)
@@ -61,7 +65,9 @@ def load_shares(
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for _ in pool.map(lambda name: _read(weights, name, shares[name]), sorted(names)):
             pass
-    changed = _changed(weights, names, mesh) if verify else []
+    changed = (
+        _changed(weights, names, readers.index(place_in(mesh)), len(readers)) if verify else []
+    )
     weights.check_unchanged()
     if changed:
         raise changed_tensors(changed, where)
@@ -104,9 +110,16 @@ def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
         yield batch
 
 
-def _changed(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[str]:
-    """The tensors whose bytes do not have the SHA-256 of their record. The processes of the mesh
-    divide the tensors among them."""
+def _readers_of_same(weights: Weights, mesh: DeviceMesh) -> list[int]:
+    """The places in the mesh of the processes that have the same files open as this one, which is
+    among them. Others have copies, such as on disks of their own, of which each may be damaged."""
+    own = [file.identity for file in weights.files]
+    return [at for files, at in gathered([(own, place_in(mesh))], mesh) if files == own]
+
+
+def _changed(weights: Weights, names: Iterable[str], number: int, n_readers: int) -> list[str]:
+    """The tensors whose bytes do not have the SHA-256 of their record, among those that the process
+    of this number, of all that read the same files, hashes."""
     records = weights.header.records
     largest_first = sorted(names, key=lambda name: (-records[name].n_bytes, name))
-    return weights.changed(largest_first[place_in(mesh) :: mesh.size()], torch.get_num_threads())
+    return weights.changed(largest_first[number::n_readers], torch.get_num_threads())
