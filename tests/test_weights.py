@@ -23,7 +23,9 @@ from torch.ao.nn.quantized.dynamic import Linear as DynamicallyQuantized
 from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
+from zoo import saving
 from zoo.machine.threads import on_all_cores
+from zoo.weights.file import Record
 
 TABLE = "decoder.embed.tokens.weight"
 ALIASES = ("encoder.embed.tokens.weight", "head.out.weight")
@@ -693,6 +695,41 @@ def test_a_model_that_was_changed_is_not_saved(
         zoo.save(model, tmp_path / "folder" / "model.safetensors")
     assert message in str(caught.value)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_bytes": 600}], ids=["file", "shards"])
+def test_a_model_that_learns_meanwhile_is_not_saved(
+    options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a thread beside that of training. What was there before stays."""
+    model = zoo.build(TINY)
+    old = zoo.build(TINY, seed=1)
+    zoo.save(old, tmp_path, **options)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    hashed = saving._records
+
+    def then_step(tensors: dict[str, torch.Tensor]) -> dict[str, Record]:
+        records = hashed(tensors)
+        optimizer.step()
+        return records
+
+    monkeypatch.setattr(saving, "_records", then_step)
+    with pytest.raises(zoo.WeightsError, match="was changed while the model was saved"):
+        zoo.save(model, tmp_path, **options)
+    monkeypatch.undo()
+    assert everything(zoo.load(tmp_path)) == everything(old)
+    zoo.save(model, tmp_path, **options)
+    assert everything(zoo.load(tmp_path)) == everything(model)
+
+
+def test_a_model_is_saved_in_inference_mode(tmp_path: Path) -> None:
+    """Where torch does not count the changes of a tensor."""
+    with torch.inference_mode():
+        model = zoo.build(TINY)
+        zoo.save(model, tmp_path)
+    assert everything(zoo.load(tmp_path)) == everything(model)
 
 
 def test_the_largest_is_begun_first() -> None:
