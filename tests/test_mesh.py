@@ -606,6 +606,23 @@ def test_a_layer_of_several_dtypes_is_not_spread(two: Ranks, tmp_path: Path) -> 
         assert two(tasks.refused, mesh, [tmp_path / "mixed"], options) == ["nothing"] * 2
 
 
+@MESHES
+def test_a_dtype_that_cannot_hold_a_value_is_refused(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    """By all processes, of which one has the value."""
+    model = zoo.build(DECODER)
+    name = "decoder.layers.1.ffn.down_proj.weight"
+    with torch.no_grad():
+        model.get_parameter(name)[0, 0] = 7e4
+    zoo.save(model, tmp_path / "wide")
+    one, other = two(tasks.refused, mesh, [tmp_path / "wide"], {"dtype": "float16"})
+    assert one == other
+    assert f"error: 1 value of `{name}` would be infinite in float16\n" in one
+    told = two(tasks.refused, mesh, [tmp_path / "wide"], {"dtype": "bfloat16"})
+    assert told == ["nothing"] * 2
+
+
 def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:
     path = saved(tmp_path, DECODER)
     for message in two(tasks.refused_to_save, path, FSDP, tmp_path / "again"):

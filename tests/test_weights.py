@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -110,6 +110,34 @@ def test_a_dtype_that_is_asked_for_casts_floats_only(dtype: torch.dtype, tiny: P
     assert cast.get_parameter(TABLE).dtype is dtype
     assert plain.get_parameter(TABLE).dtype is torch.float32
     assert cast.get_buffer(COUNTER).dtype is torch.int64
+
+
+@pytest.mark.parametrize("read", ["bytes", "mmap"])
+def test_a_dtype_that_cannot_hold_a_value_is_refused(
+    read: Literal["bytes", "mmap"], tmp_path: Path
+) -> None:
+    """65,520 is the least number that float16 rounds to infinity (IEEE 754). What is infinite or no
+    number in the file stays so."""
+    inf, nan = float("inf"), float("nan")
+    model = zoo.build(TINY)
+
+    def saved(*values: float) -> Path:
+        with torch.no_grad():
+            model.get_parameter(NORM)[: len(values)] = torch.tensor(values)
+        file = tmp_path / f"{values}.safetensors"
+        zoo.save(model, file)
+        file.chmod(0o444)
+        return file
+
+    for values in ((7e4, 1), (1, 65520), (-7e4, nan), (7e4, inf)):
+        file = saved(*values)
+        with pytest.raises(zoo.WeightsError) as caught:
+            zoo.load(file, dtype="float16", read=read)
+        told = f"{file}: error: 1 value of `{NORM}` would be infinite in float16\n"
+        assert told in str(caught.value)
+        zoo.load(file, dtype="bfloat16", read=read)
+    half = zoo.load(saved(65519, -inf), dtype="float16", read=read).get_parameter(NORM)
+    assert half[:2].tolist() == [65504, -inf]
 
 
 def test_tensors_of_different_dtypes_stay_different(tmp_path: Path) -> None:

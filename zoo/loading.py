@@ -100,7 +100,8 @@ def load(
         ZooError: the device cannot be used; `dtype` is the name of none; the mesh has other
             dimensions; or the heads cannot be distributed evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
-            its lock; or `only` has no pattern, or one that nothing matches.
+            its lock; a value is finite, and would be infinite in `dtype`; or `only` has no pattern,
+            or one that nothing matches.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
