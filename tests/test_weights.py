@@ -668,6 +668,10 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tied": (tie_more, "`encoder.norm.weight` is tied to decoder.norm.weight in the module"),
     "tied inside": (swap_ties, "`decoder.norm.weight` is tied to decoder.norm.bias"),
     "meta": (lambda m: m.to("meta"), "on the meta device"),
+    "one buffer on meta": (
+        lambda m: setattr(m.encoder.norm, "num_batches_tracked", m.get_buffer(COUNTER).to("meta")),
+        "on the meta device",
+    ),
     "a dtype that is not stored": (
         lambda m: m.to(torch.float8_e4m3fn),
         "is torch.float8_e4m3fn, which is not stored\n"
