@@ -3,6 +3,7 @@ part."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -444,6 +445,27 @@ def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[st
         assert two(tasks.refused, mesh, [path], {"verify": False}) == ["nothing"] * 2
 
 
+@MESHES
+def test_a_copy_of_its_own_is_checked_whole(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    """As on machines that each have the files on a disk of their own. A process that reads another
+    file cannot check it for others."""
+    sound = saved(tmp_path, DECODER)
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    file = copy / "model.safetensors"
+    with open_weights(sound) as weights:
+        starts = {name: start for name, (_, start) in weights.spans.items()}
+    raw = file.read_bytes()
+    for name, start in list(starts.items())[:4]:
+        file.write_bytes(raw[:start] + bytes([raw[start] ^ 1]) + raw[start + 1 :])
+        for paths in ([sound, copy], [copy, sound]):
+            for message in two(tasks.refused, mesh, paths, {}):
+                assert f"{copy}" in message
+                assert f"the bytes of `{name}` are not those that were saved" in message
+
+
 SLOW_SOURCE = """
 import time
 from contextlib import contextmanager
@@ -582,6 +604,23 @@ def test_a_layer_of_several_dtypes_is_not_spread(two: Ranks, tmp_path: Path) -> 
     assert '`--dtype float32`, or in Python `dtype="float32"`' in one
     for mesh, options in ((FSDP, {"dtype": "float32"}), (TP, {})):
         assert two(tasks.refused, mesh, [tmp_path / "mixed"], options) == ["nothing"] * 2
+
+
+@MESHES
+def test_a_dtype_that_cannot_hold_a_value_is_refused(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    """By all processes, of which one has the value."""
+    model = zoo.build(DECODER)
+    name = "decoder.layers.1.ffn.down_proj.weight"
+    with torch.no_grad():
+        model.get_parameter(name)[0, 0] = 7e4
+    zoo.save(model, tmp_path / "wide")
+    one, other = two(tasks.refused, mesh, [tmp_path / "wide"], {"dtype": "float16"})
+    assert one == other
+    assert f"error: 1 value of `{name}` would be infinite in float16\n" in one
+    told = two(tasks.refused, mesh, [tmp_path / "wide"], {"dtype": "bfloat16"})
+    assert told == ["nothing"] * 2
 
 
 def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:

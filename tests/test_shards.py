@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +131,42 @@ def test_after_an_error_the_old_shards_are_whole(
             zoo.save(zoo.build(TINY, seed=seed), sharded, max_shard_bytes=MOST)
         monkeypatch.undo()
         assert {path.name: path.read_bytes() for path in sharded.iterdir()} == before
+
+
+def test_shards_that_an_index_names_stay(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has its name already when the disk says that it may not keep it."""
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        index = json.loads((sharded / INDEX).read_bytes())
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and index != old:
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    old = json.loads((sharded / INDEX).read_bytes())
+    model = zoo.build(TINY, seed=4)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(zoo.ZooError, match="is written, but the disk says"):
+        zoo.save(model, sharded, max_shard_bytes=MOST)
+    assert same(zoo.load(sharded), model)
+
+
+def test_shards_of_another_writer_stay(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two who write at once, the last to name its index wins, and has all of its shards."""
+    old, new = zoo.load(sharded), zoo.build(TINY, seed=4)
+    replace = Path.replace
+
+    def before(self: Path, target: Path) -> Path:
+        if target.name == INDEX:
+            monkeypatch.undo()
+            replace(self, target)
+            zoo.save(old, sharded, max_shard_bytes=MOST)
+            return target
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", before)
+    zoo.save(new, sharded, max_shard_bytes=MOST)
+    assert same(zoo.load(sharded), old)
 
 
 def test_shards_of_two_versions_are_never_mixed(sharded: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -23,7 +23,9 @@ from torch.ao.nn.quantized.dynamic import Linear as DynamicallyQuantized
 from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
+from zoo import saving
 from zoo.machine.threads import on_all_cores
+from zoo.weights.file import Record
 
 TABLE = "decoder.embed.tokens.weight"
 ALIASES = ("encoder.embed.tokens.weight", "head.out.weight")
@@ -108,6 +110,34 @@ def test_a_dtype_that_is_asked_for_casts_floats_only(dtype: torch.dtype, tiny: P
     assert cast.get_parameter(TABLE).dtype is dtype
     assert plain.get_parameter(TABLE).dtype is torch.float32
     assert cast.get_buffer(COUNTER).dtype is torch.int64
+
+
+@pytest.mark.parametrize("read", ["bytes", "mmap"])
+def test_a_dtype_that_cannot_hold_a_value_is_refused(
+    read: Literal["bytes", "mmap"], tmp_path: Path
+) -> None:
+    """65,520 is the least number that float16 rounds to infinity (IEEE 754). What is infinite or no
+    number in the file stays so."""
+    inf, nan = float("inf"), float("nan")
+    model = zoo.build(TINY)
+
+    def saved(*values: float) -> Path:
+        with torch.no_grad():
+            model.get_parameter(NORM)[: len(values)] = torch.tensor(values)
+        file = tmp_path / f"{values}.safetensors"
+        zoo.save(model, file)
+        file.chmod(0o444)
+        return file
+
+    for values in ((7e4, 1), (1, 65520), (-7e4, nan), (7e4, inf)):
+        file = saved(*values)
+        with pytest.raises(zoo.WeightsError) as caught:
+            zoo.load(file, dtype="float16", read=read)
+        told = f"{file}: error: 1 value of `{NORM}` would be infinite in float16\n"
+        assert told in str(caught.value)
+        zoo.load(file, dtype="bfloat16", read=read)
+    half = zoo.load(saved(65519, -inf), dtype="float16", read=read).get_parameter(NORM)
+    assert half[:2].tolist() == [65504, -inf]
 
 
 def test_tensors_of_different_dtypes_stay_different(tmp_path: Path) -> None:
@@ -638,6 +668,10 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tied": (tie_more, "`encoder.norm.weight` is tied to decoder.norm.weight in the module"),
     "tied inside": (swap_ties, "`decoder.norm.weight` is tied to decoder.norm.bias"),
     "meta": (lambda m: m.to("meta"), "on the meta device"),
+    "one buffer on meta": (
+        lambda m: setattr(m.encoder.norm, "num_batches_tracked", m.get_buffer(COUNTER).to("meta")),
+        "on the meta device",
+    ),
     "a dtype that is not stored": (
         lambda m: m.to(torch.float8_e4m3fn),
         "is torch.float8_e4m3fn, which is not stored\n"
@@ -693,6 +727,41 @@ def test_a_model_that_was_changed_is_not_saved(
         zoo.save(model, tmp_path / "folder" / "model.safetensors")
     assert message in str(caught.value)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_bytes": 600}], ids=["file", "shards"])
+def test_a_model_that_learns_meanwhile_is_not_saved(
+    options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a thread beside that of training. What was there before stays."""
+    model = zoo.build(TINY)
+    old = zoo.build(TINY, seed=1)
+    zoo.save(old, tmp_path, **options)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    hashed = saving._records
+
+    def then_step(tensors: dict[str, torch.Tensor]) -> dict[str, Record]:
+        records = hashed(tensors)
+        optimizer.step()
+        return records
+
+    monkeypatch.setattr(saving, "_records", then_step)
+    with pytest.raises(zoo.WeightsError, match="was changed while the model was saved"):
+        zoo.save(model, tmp_path, **options)
+    monkeypatch.undo()
+    assert everything(zoo.load(tmp_path)) == everything(old)
+    zoo.save(model, tmp_path, **options)
+    assert everything(zoo.load(tmp_path)) == everything(model)
+
+
+def test_a_model_is_saved_in_inference_mode(tmp_path: Path) -> None:
+    """Where torch does not count the changes of a tensor."""
+    with torch.inference_mode():
+        model = zoo.build(TINY)
+        zoo.save(model, tmp_path)
+    assert everything(zoo.load(tmp_path)) == everything(model)
 
 
 def test_the_largest_is_begun_first() -> None:

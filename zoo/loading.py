@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,8 +80,8 @@ def load(
             which each has some heads, hidden units and tokens. A process reads the bytes of its
             own share, and its memory holds no more than that and some megabytes.
         verify: whether the bytes of each tensor are compared with its SHA-256 record. With a mesh,
-            a tensor that is divided among processes is hashed by one of them, which streams it from
-            disk: together they check every tensor once.
+            processes that read the same file divide its tensors among them, and each hashes some,
+            which it streams from disk: together they check every tensor once.
         only: patterns of the names of the tensors to load, such as "encoder.*". The others get the
             initial values of the spec, with the seed 0.
         read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
@@ -100,7 +100,8 @@ def load(
         ZooError: the device cannot be used; `dtype` is the name of none; the mesh has other
             dimensions; or the heads cannot be distributed evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
-            its lock; or `only` has no pattern, or one that nothing matches.
+            its lock; a value is finite, and would be infinite in `dtype`; or `only` has no pattern,
+            or one that nothing matches.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
@@ -110,28 +111,31 @@ def load(
 
         # A model that is not in the store is pulled by one process; the others then find it there.
         first_of_each_store(lambda: find_weights(path_or_name, registry or load_registry()), mesh)
-    with _processes(mesh) as same:
-        device = _device(mesh, device)
-        dtype = None if dtype is None else usable_dtype(dtype)
-        registry = load_registry() if registry is None else registry
-        found = find_weights(path_or_name, registry)
-        where = Place(str(found.path))
-        lock = _checked_lock(found.path.parent)
-        with open_weights(found.path) as weights:
+    with ExitStack() as opened:
+        with _processes(mesh) as same:
+            device = _device(mesh, device)
+            dtype = None if dtype is None else usable_dtype(dtype)
+            registry = load_registry() if registry is None else registry
+            found = find_weights(path_or_name, registry)
+            where = Place(str(found.path))
+            lock = _checked_lock(found.path.parent)
+            weights = opened.enter_context(open_weights(found.path))
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
             has_blake3 = found.ref is not None and bool(found.ref.blake3)
             as_a_whole = verify and mapped and patterns is None and has_blake3
-            with _as_pulled(weights, found, as_a_whole=as_a_whole) if verify else nullcontext():
-                spec = _checked_spec(weights, lock, registry, locked=locked)
-                names = matching(header, patterns, where)
-                same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
-                model = build_on_meta(spec, dtype or _dtype_of(header))
-                hashed = verify and not as_a_whole
-                tensors = _read_tensors(
-                    model, weights, names, mesh, device, dtype, hashed=hashed, mapped=mapped
-                )
-        place(model, tensors, device=device)
+            if verify:
+                opened.enter_context(_as_pulled(weights, found, as_a_whole=as_a_whole))
+            spec = _checked_spec(weights, lock, registry, locked=locked)
+            names = matching(header, patterns, where)
+            same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
+            model = build_on_meta(spec, dtype or _dtype_of(header))
+        with _processes(mesh):
+            hashed = verify and not as_a_whole
+            tensors = _read_tensors(
+                model, weights, names, mesh, device, dtype, hashed=hashed, mapped=mapped
+            )
+    place(model, tensors, device=device)
     if others := replaced_code(spec, header.plugins):
         message = f"{found.path}: {made_with_others(others)}, which may compute something else"
         warnings.warn(message, ReplacedPluginWarning, stacklevel=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,9 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
         The content digest: `sha256:` over the sorted records of the tensors.
 
     Raises:
-        WeightsError: the model has no values, its tensors are not those of its spec, or this
-            process has only a share of it; or `path` has the ending of another format.
+        WeightsError: the model has no values, its tensors are not those of its spec, this process
+            has only a share of it, or another thread changes it meanwhile; or `path` has the ending
+            of another format.
         ZooError: the file cannot be written.
     """
     _refuse_other(model)
@@ -93,6 +94,7 @@ def _refuse_share(model: Transformer) -> None:
 def described(model: Transformer) -> tuple[Header, Content]:
     """Return the header of a model's weights, and functions that give the bytes of each tensor."""
     tensors = _storable(model)
+    versions = {name: _version(tensor) for name, tensor in tensors.items()}
     spec = model.spec
     header = Header(
         spec=spec.to_dict(),
@@ -100,7 +102,22 @@ def described(model: Transformer) -> tuple[Header, Content]:
         ties=dict(spec.ties),
         records=_records(tensors),
     )
-    return header, lambda name: [bytes_of(tensors[name])]
+    return header, lambda name: _unchanged(name, tensors[name], versions[name])
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Return torch's count of the changes of a tensor, which no inference tensor has."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _unchanged(name: str, tensor: torch.Tensor, version: int | None) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor, and raise `WeightsError` at the end if it was changed since it
+    had this version, so that they may not be those of its record."""
+    yield bytes_of(tensor)
+    if _version(tensor) != version:
+        message = f"the tensor `{name}` was changed while the model was saved"
+        help_ = "save between two steps of training, or in a thread a `copy.deepcopy` of the model"
+        raise WeightsError(Problem(message, help=help_))
 
 
 def _provenance(model: Transformer) -> dict[str, Any]:

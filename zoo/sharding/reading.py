@@ -9,14 +9,16 @@ from functools import partial
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zoo.errors import Place
+from zoo.errors import Place, WeightsError
 from zoo.initial import fill_initial
 from zoo.sharding.filling import fill_shares
 from zoo.sharding.mesh import place_in
 from zoo.sharding.model import check_dtypes, shard
 from zoo.sharding.parts import local
 from zoo.sharding.shares import Run, runs_of
+from zoo.sharding.together import gathered
 from zoo.transformer import Transformer
+from zoo.weights.dtypes import beyond_range, n_beyond
 from zoo.weights.file import changed_tensors
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of, stored
 from zoo.weights.open_file import STEP
@@ -43,13 +45,16 @@ def load_shares(
         mesh: the processes, all of which call this.
         device: where the shards are placed.
         dtype: the dtype that floating-point tensors are cast to; None keeps them as stored.
-        verify: whether every tensor that is read is hashed; the processes divide this work.
+        verify: whether every tensor that is read is hashed; the processes that read the same files
+            divide this work.
 
     Raises:
         WeightsError: a file cannot be read, was written to meanwhile, or does not have the bytes
-            of its records; or as `check_dtypes`.
+            of its records; `dtype` cannot hold a value; or as `check_dtypes`.
         ZooError: as `shard`.
     """
+    # First, since all exchange it: before any of them may fail.
+    readers = _readers_of_same(weights, mesh)
     records, where = weights.header.records, Place(str(weights.path))
     dtypes = {name: dtype_in_model(record, dtype) for name, record in records.items()}
     check_dtypes(model, dtypes, mesh, where)
@@ -59,32 +64,40 @@ def load_shares(
         for name, tensor in stored(model).items()
     }
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for _ in pool.map(lambda name: _read(weights, name, shares[name]), sorted(names)):
-            pass
-    changed = _changed(weights, names, mesh) if verify else []
+        found = pool.map(lambda name: (name, _read(weights, name, shares[name])), sorted(names))
+        beyond = [beyond_range(n, name, dtypes[name]) for name, n in found if n]
+    changed = (
+        _changed(weights, names, readers.index(place_in(mesh)), len(readers)) if verify else []
+    )
     weights.check_unchanged()
     if changed:
         raise changed_tensors(changed, where)
+    if beyond:
+        raise WeightsError(problem._replace(place=where) for problem in beyond)
     left = {name: share for name, share in shares.items() if name not in names}
     fill_shares(left, partial(fill_initial, spec=model.spec))
     return shares
 
 
-def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
+def _read(weights: Weights, name: str, tensor: torch.Tensor) -> int:
+    """Read this process' share of a tensor; return the number of its values that the dtype of
+    `tensor` cannot hold."""
     share = local(tensor).view(-1)
     stored = TORCH_DTYPES[weights.header.records[name].dtype]
     room = STEP // stored.itemsize
     staged = torch.empty(min(room, share.numel()), dtype=stored, device="cpu")
     raw = bytes_of(staged)
-    done = 0
+    done = n_values = 0
     for batch in _batches(runs_of(tensor), room):
         end = 0
         for start, length in batch:
             part = raw[end * stored.itemsize : (end + length) * stored.itemsize]
             weights.read_part(name, part, start * stored.itemsize)
             end += length
-        share[done : done + end].copy_(staged[:end])
+        cast = share[done : done + end].copy_(staged[:end])
+        n_values += n_beyond(staged[:end], cast)
         done += end
+    return n_values
 
 
 def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
@@ -104,9 +117,16 @@ def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
         yield batch
 
 
-def _changed(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[str]:
-    """The tensors whose bytes do not have the SHA-256 of their record. The processes of the mesh
-    divide the tensors among them."""
+def _readers_of_same(weights: Weights, mesh: DeviceMesh) -> list[int]:
+    """The places in the mesh of the processes that have the same files open as this one, which is
+    among them. Others have copies, such as on disks of their own, of which each may be damaged."""
+    own = [file.identity for file in weights.files]
+    return [at for files, at in gathered([(own, place_in(mesh))], mesh) if files == own]
+
+
+def _changed(weights: Weights, names: Iterable[str], number: int, n_readers: int) -> list[str]:
+    """The tensors whose bytes do not have the SHA-256 of their record, among those that the process
+    of this number, of all that read the same files, hashes."""
     records = weights.header.records
     largest_first = sorted(names, key=lambda name: (-records[name].n_bytes, name))
-    return weights.changed(largest_first[place_in(mesh) :: mesh.size()], torch.get_num_threads())
+    return weights.changed(largest_first[number::n_readers], torch.get_num_threads())

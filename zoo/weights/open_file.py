@@ -29,11 +29,13 @@ AT_ONCE = 1 << 30
 
 @dataclass(frozen=True)
 class OpenFile:
-    """One open file. `state` is its size and modification time, which change on writes."""
+    """One open file. `state` is its size and modification time, which change on writes. `identity`
+    is the same on each machine for one file that they share, and another for each copy of it."""
 
     file: BinaryIO
     place: Place
     state: tuple[int, int]
+    identity: tuple[int, ...]
 
     @classmethod
     def open(cls, path: Path, stack: ExitStack) -> OpenFile:
@@ -49,7 +51,7 @@ class OpenFile:
             # Non-blocking, in case the file has become a pipe meanwhile.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
-            return cls(file, place, _state(file))
+            return cls(file, place, _state(file), _identity(file))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             # A path that contains a NUL raises ValueError.
             raise _no_such(path, place) from None
@@ -137,3 +139,10 @@ def _state(file: BinaryIO) -> tuple[int, int]:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(0, "not a regular file")
     return found.st_size, found.st_mtime_ns
+
+
+def _identity(file: BinaryIO) -> tuple[int, ...]:
+    # Not the device, whose number differs between machines that share a disk. The time of the last
+    # change of a file's state is set by its system alone, in nanoseconds: no copy has the same.
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from zoo.errors import Place
+from zoo.errors import Place, WeightsError
 from zoo.initial import empty, fill_initial
 from zoo.machine.memory import Arena, Scratch
 from zoo.machine.threads import on_all_cores
 from zoo.spec import ModelSpec
+from zoo.weights.dtypes import beyond_range, n_beyond
 from zoo.weights.file import Record, changed_tensors
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.reader import Weights
@@ -45,7 +46,8 @@ class TensorReader:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def _read(self, name: str) -> torch.Tensor | None:
-        """Read one tensor; return None if its bytes do not have the SHA-256 of its record."""
+        """Read one tensor; return None if its bytes do not have the SHA-256 of its record. Raises
+        `WeightsError` if the dtype that it is cast to cannot hold its values."""
         record = self.weights.header.records[name]
         stored, wanted = TORCH_DTYPES[record.dtype], dtype_in_model(record, self.dtype)
         on_cpu = self.device.type == "cpu"
@@ -60,8 +62,13 @@ class TensorReader:
         if self.verify and sha256 != record.sha256:
             return None
         if on_cpu and not stays:
-            return empty(record.shape, wanted, self.spec, self.arena).copy_(tensor)
-        return tensor.to(self.device, wanted)
+            cast = empty(record.shape, wanted, self.spec, self.arena).copy_(tensor)
+        else:
+            cast = tensor.to(self.device, wanted)
+        if n_values := n_beyond(tensor, cast):
+            place = Place(str(self.weights.path))
+            raise WeightsError(beyond_range(n_values, name, wanted)._replace(place=place))
+        return cast
 
     def _map(self, name: str, record: Record) -> torch.Tensor:
         dtype = TORCH_DTYPES[record.dtype]

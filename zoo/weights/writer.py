@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from zoo.counts import check_count
+from zoo.errors import ZooError
 from zoo.files.atomic import new_file, remove_file
 from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import Header, saved_path
@@ -57,13 +58,13 @@ def destination(
         yield write_file
     if stale:
         remove_file(target.with_name(WEIGHTS_INDEX))
-        _drop(target.with_name(name) for name in stale)
+        _drop_unnamed(target.parent, stale)
 
 
 @contextmanager
 def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator[Write]:
     stale = {WEIGHTS, *shards_in(folder)}
-    new: list[Path] = []
+    new: list[str] = []
     try:
         # The index is opened first and gets its name last, when all its shards are on disk.
         with new_file(folder / WEIGHTS_INDEX) as index:
@@ -74,7 +75,7 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
                 for name, names in zip(shard_names(header, plan), plan, strict=True):
                     stale.discard(name)
                     if not (folder / name).exists():
-                        new.append(folder / name)
+                        new.append(name)
                     with new_file(folder / name) as file:
                         file.write(header.shard_bytes(names))
                         _write_tensors(file, names, content, on_bytes)
@@ -82,16 +83,23 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
 
             yield write
     except BaseException:
-        _drop(new)
+        _drop_unnamed(folder, new)
         raise
-    _drop(folder / name for name in stale)
+    _drop_unnamed(folder, stale)
 
 
-def _drop(paths: Iterable[Path]) -> None:
-    """Remove files that nothing refers to, ignoring errors."""
-    for path in paths:
+def _drop_unnamed(folder: Path, names: Iterable[str]) -> None:
+    """Remove the files with these names that the index in the folder does not name, ignoring
+    errors."""
+    # The index is read now: after a failed sync it has its name already, and another process may
+    # have written it.
+    try:
+        unnamed = {*names} - {*shards_in(folder)}
+    except ZooError:
+        return
+    for name in unnamed:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
 
 
 def _write_tensors(
