@@ -148,22 +148,15 @@ def _check(
 def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     """Return the names of the tensors of a checkpoint, derived from those of the model, without
     copies."""
-    keys: dict[str, None] = {}
-    for active in rules:
-        if not active.zoo or active.rule.copies:
-            continue
-        spelled = {
-            name: next(iter(active.hf.words[name].values())) for name in sorted(active.spelled)
-        }
-        for name, tensor in spec.tensors.items():
-            bindings = active.zoo[0].match(name)
-            if bindings is None:
-                continue
-            numbers = range(tensor.shape[0]) if active.counted else [0]
-            for number in numbers:
-                counted = {active.counted: str(number)} if active.counted else {}
-                keys[active.hf.fill({**spelled, **bindings, **counted})] = None
-    return list(keys)
+    keys = (
+        key
+        for active in rules
+        if active.zoo and not active.rule.copies
+        for name, tensor in spec.tensors.items()
+        if (bindings := active.zoo[0].match(name)) is not None
+        for key in active.keys(bindings, tensor.shape)
+    )
+    return list(dict.fromkeys(keys))
 
 
 def _check_shapes(plan: Plan, spec: ModelSpec, family: Family) -> None:

@@ -87,6 +87,15 @@ class ActiveRule:
         """Whether it drops tensors of any name that begins so; of these no other rule speaks."""
         return REST in self.hf.placeholders
 
+    def keys(self, bindings: Bindings, shape: Sequence[int]) -> list[str]:
+        """Return the names in the checkpoint of what becomes a tensor of this shape, in whose name
+        the placeholders have the values `bindings`; of alternative spellings the first."""
+        spelled = {name: next(iter(self.hf.words[name].values())) for name in self.spelled}
+        known = {**bindings, **spelled}
+        if self.counted is None:
+            return [self.hf.fill(known)]
+        return [self.hf.fill({**known, self.counted: str(n)}) for n in range(shape[0])]
+
     def _own(self) -> list[str]:
         """Return the placeholders that only the checkpoint's name has."""
         known = frozenset[str]().union(*(target.placeholders for target in self.zoo))
