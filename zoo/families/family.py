@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.config import ModelClass
+from zoo.families.config import Defaults
 from zoo.families.expression import fields_in, names_in, strings_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
@@ -124,18 +124,6 @@ class _Head(BaseModel):
     export: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
-
-
-class _Defaults(BaseModel):
-    """The entry of a model type in `DEFAULTS_FILE`, as `zoo.families.config.Defaults` explains."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
-    attribute_map: Mapping[str, str] = Field(default_factory=dict[str, str])
-    classes: Mapping[str, ModelClass] = Field(default_factory=dict[str, ModelClass])
-    nullable: list[str] = Field(default_factory=list[str])
-    mixed: list[str] = Field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -369,7 +357,7 @@ def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
     return replace(family, rules={**family.rules, **added})
 
 
-def read_defaults(folder: Path) -> Mapping[str, Any]:
+def read_defaults(folder: Path) -> Mapping[str, Defaults]:
     """Return the generated defaults of a folder of families, by model type, if there are any.
 
     Raises:
@@ -380,10 +368,11 @@ def read_defaults(folder: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     file = read_json(path)
+    found: dict[str, Defaults] = {}
     problems: list[Problem] = []
     for model_type, stated in file.data.items():
         try:
-            _Defaults.model_validate(stated)
+            found[model_type] = Defaults.model_validate(stated)
         except ValidationError as error:
             for wrong in error.errors(include_url=False):
                 keys = (model_type, *map(str, wrong["loc"]))
@@ -399,4 +388,4 @@ def read_defaults(folder: Path) -> Mapping[str, Any]:
                 problems.append(Problem(f"{quoted(dotted(keys))} {message}", place))
     if problems:
         raise WeightsError(problems)
-    return file.data
+    return found

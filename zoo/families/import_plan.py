@@ -121,7 +121,7 @@ def plan_import(
     families = Families(registry)
     family = families.family_of(file)
     words = families.vocabulary.sentence
-    sentence = (words and find_sentence_head(source, words)) or SentenceHead()
+    sentence = SentenceHead() if words is None else find_sentence_head(source, words)
     family = with_rules(family, dense_rules(sentence.tensors))
     found, quantization = dequantized(find_tensors(source), file)
     stored = {**found, **sentence.tensors}

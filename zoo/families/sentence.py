@@ -36,15 +36,15 @@ class SentenceHead:
     files: tuple[str, ...] = ()
 
 
-def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | None:
-    """Read `modules.json`; return None if the folder has no such file.
+def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead:
+    """Read `modules.json`; without such a file, nothing follows the Transformer.
 
     Raises:
         WeightsError: it is malformed, or its modules are unknown or in another order.
     """
-    if not (folder / FILE_NAME).is_file():
-        return None
     path = folder / FILE_NAME
+    if not path.is_file():
+        return SentenceHead()
     modules = _modules(path)
     head: dict[str, Any] = {"kind": words.kind, "normalize": False}
     tensors: dict[str, Stored] = {}
