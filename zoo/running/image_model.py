@@ -21,7 +21,7 @@ from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
+from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.image_reader import ImageReader
 from zoo.running.labels import published_config, read_labels
@@ -48,14 +48,12 @@ class ImageModel:
         transformer: the model.
         reader: makes pixels of images.
         text: turns the texts that images are compared with into ids, and ids into captions.
-        pad_id: the id of padding in texts; None if no file states it.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     reader: ImageReader
     text: Text
-    pad_id: int | None
     settings: Settings
 
     def __repr__(self) -> str:
@@ -91,14 +89,13 @@ class ImageModel:
         shape = _image_shape(spec)
         config = published_config(header.origin)
         reader = ImageReader(folder, config, spec, shape)
-        _ = reader.settings  # raises before all weights are read
         text = read_text(folder)
-        pad_id = padding_id(folder, text)
+        _ = reader.settings, text.pad_id  # a damaged file is told before all weights are read
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         settings = Settings()
         if spec.model.generation is not None:
             settings = read_settings(folder, config, has_source=True)
-        return cls(transformer, reader, text, pad_id, settings)
+        return cls(transformer, reader, text, settings)
 
     @property
     def task(self) -> Task:
@@ -237,9 +234,7 @@ class ImageModel:
             try:
                 if label in labels[:number]:
                     raise InputError("the label is stated twice")
-                rows.append(
-                    ids_to_compare(self.text, label, spec=spec, pad_id=self.pad_id, what="label")
-                )
+                rows.append(ids_to_compare(self.text, label, spec=spec, what="label"))
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None
         return torch.stack(vectors_of(self.transformer, rows))

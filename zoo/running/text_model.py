@@ -18,7 +18,7 @@ from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
-from zoo.running.compared_texts import padding_id, vectors_of
+from zoo.running.compared_texts import vectors_of
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import published_config, read_labels
@@ -45,15 +45,12 @@ class TextModel:
         transformer: the model.
         text: turns text into its ids and back.
         settings: how the publisher has set up generation.
-        pad_id: the id of padding in texts of a model that compares them with images, the only
-            one that may read padding; None if no file states it.
         images: of a model in whose texts images may stand, reads texts with them.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
-    pad_id: int | None = None
     images: ImagesInText | None = None
 
     def __repr__(self) -> str:
@@ -84,15 +81,15 @@ class TextModel:
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         config, model = published_config(transformer.origin), transformer.spec.model
-        settings, pad_id, images, how = Settings(), None, None, model.generation
+        settings, images, how = Settings(), None, model.generation
         if how is not None or model.rereads is not None:
             has_source = how is None or how.has_source
             settings = read_settings(folder, config, has_source=has_source)
         if model.comparison is not None:
-            pad_id = padding_id(folder, text)
+            _ = text.pad_id  # raises now if a file is damaged: such a model may read padding
         if how is not None and how.inserted_images is not None:
             images = ImagesInText(folder, config, transformer.spec, how.inserted_images, text)
-        return cls(transformer, text, settings, pad_id, images)
+        return cls(transformer, text, settings, images)
 
     @property
     def task(self) -> Task:
@@ -345,10 +342,7 @@ class TextModel:
 
     def _inputs(self, asked: Asked) -> TextInputs:
         """What makes the inputs of the model."""
-        spec = self.transformer.spec
-        return TextInputs(
-            spec, self.task, self.text, self.settings, self.pad_id, self.images, asked
-        )
+        return TextInputs(self.transformer.spec, self.text, self.settings, self.images, asked)
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
