@@ -78,7 +78,7 @@ class Vocabulary(BaseModel):
     def activation(self, name: Any) -> str:
         """Return the zoo's name of an activation. Raises `ExpressionError` if it is not known."""
         if name not in self.activations:
-            raise ExpressionError(f"the activation {name!r} is not known")
+            raise ExpressionError(f"the activation {quoted(name)} is not known")
         return self.activations[name]
 
     def rotary(
@@ -119,7 +119,7 @@ class Vocabulary(BaseModel):
         by_layers = layer_type is not None and bool(stated)
         if stated and layer_type is not None:
             if layer_type not in stated:
-                raise ExpressionError(f"`rope_parameters` says nothing of {layer_type!r}")
+                raise ExpressionError(f"`rope_parameters` says nothing of {quoted(layer_type)}")
             stated = stated[layer_type]
             if stated is None:
                 return None
@@ -157,11 +157,13 @@ class Vocabulary(BaseModel):
     ) -> dict[str, Any]:
         """Return the table of the kind of rotary positions that a table of settings names."""
         if not isinstance(scaling, Mapping):
-            raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
+            raise ExpressionError(
+                f"the settings of rotary positions are {quoted(scaling)}, no table"
+            )
         name = scaling.get("rope_type", scaling.get("type", "default"))
         if name not in self.rope:
             known = ", ".join(sorted(self.rope))
-            raise ExpressionError(f"the rope_type {name!r} is not known; there are: {known}")
+            raise ExpressionError(f"the rope_type {quoted(name)} is not known; there are: {known}")
         kind, settings = self.rope[name], _settings(scaling, config, by_layers=by_layers)
         fields = {field: settings[key] for field, key in kind.fields.items() if key in settings}
         return {"kind": kind.kind, **fields}

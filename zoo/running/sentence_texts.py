@@ -14,6 +14,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.files.of_model import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
 from zoo.json_files import read_json, read_json_if_there
 from zoo.validating.value_errors import value_message
+from zoo.wording import quoted
 
 
 class _Prompts(BaseModel):
@@ -62,7 +63,7 @@ def default_prompt(folder: Path) -> str:
     if name is None:
         return ""
     if name not in stated.prompts:
-        message = f"`default_prompt_name` is {name!r}, which is none of its `prompts`"
+        message = f"`default_prompt_name` is {quoted(name)}, which is none of its `prompts`"
         raise WeightsError(Problem(message, Place(str(path))))
     prompt = stated.prompts[name]
     for pooling in find_files(folder, MODULES[1:]):
