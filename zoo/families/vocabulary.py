@@ -126,7 +126,7 @@ class Vocabulary(BaseModel):
         tables: list[dict[str, Any]] = []
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
             table = self._scaled(scaling, config, by_layers=by_layers)
-            if unread := scaling.keys() - self._settings - self.inert - set(reads):
+            if unread := scaling.keys() - self._known - self.inert - set(reads):
                 key = min(unread)
                 raise ExpressionError(
                     f"`{key}`, of the settings of rotary positions, is {scaling[key]!r}, "
@@ -147,7 +147,7 @@ class Vocabulary(BaseModel):
         return tables[0]
 
     @cached_property
-    def _settings(self) -> frozenset[str]:
+    def _known(self) -> frozenset[str]:
         """All settings of rotary positions that are read, by any kind."""
         by_kinds = (kind.fields.values() for kind in self.rope.values())
         return frozenset(_KNOWN_SETTINGS).union(*by_kinds)
