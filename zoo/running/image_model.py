@@ -13,6 +13,7 @@ import torch
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
+from zoo.generation.inputs import Given
 from zoo.generation.outputs import check_numbers
 from zoo.loading import load
 from zoo.machine.devices import as_input
@@ -189,7 +190,7 @@ class ImageModel:
             if writer is None:
                 found = list(self._read(pixels, texts, asked))
             else:
-                found = writer.results(pixels, batch=number)
+                found = writer.results(Given(pixels), batch=number)
             results += [{"task": task, **one} for one in found]
         return results
 

@@ -12,6 +12,7 @@ import torch
 
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
+from zoo.generation.inputs import Given
 from zoo.loading import load
 from zoo.machine.devices import input_device
 from zoo.purpose import Task
@@ -253,7 +254,7 @@ class TextModel:
         row = self._inputs(asked).read(text, *self._images_of(1, asked))
         if asked.method is None and isinstance(writer.request.method, Beam):
             return (found["text"] for found in _written([row], writer))
-        return writer.pieces(row.ids, row.images)
+        return writer.pieces(_given_of([row]))
 
     def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
         """Take this translator, which knows several languages, for two of them.
@@ -368,9 +369,8 @@ class TextModel:
             read_off,
             self.task,
             text=self.text,
-            mask_id=asked.mask_id,
             labels=read_labels(model),
-            top=asked.top,
+            asked=asked,
         )
         yield from map(read, found, rows)
 
@@ -380,12 +380,19 @@ def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
     for number, places in enumerate(cut(order)):
-        batch = [rows[place] for place in places]
-        images = [image for row in batch for image in row.images]
-        made = writer.results([row.ids for row in batch], batch=number, images=images)
+        made = writer.results(_given_of([rows[place] for place in places]), batch=number)
         found.update(zip(places, made, strict=True))
     for place in range(len(rows)):
         yield found[place]
+
+
+def _given_of(rows: Sequence[Input]) -> Given:
+    """What a model that generates is given: ids, and the pixels of all images that stand in them,
+    which are of several sizes for a model that sees any."""
+    images = tuple(image for row in rows for image in row.images)
+    alike = len({image.shape for image in images}) == 1
+    pixels = torch.stack(images) if alike else images or None
+    return Given([row.ids for row in rows], images=pixels)
 
 
 def _token_types(batch: Sequence[Input], device: torch.device) -> dict[str, torch.Tensor]:
