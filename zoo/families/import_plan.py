@@ -133,7 +133,6 @@ def plan_import(
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     check_read(scope, families, KEY)
     companions = _companions(source, adapter, sentence.files)
-    _check_json(companions, source)
     origin = Origin(
         family=family.name,
         config=file.text if quantization is None else _without_key(file, KEY),
@@ -185,11 +184,19 @@ def _unread_inside(scope: Scope, families: Families, inert: frozenset[str]) -> I
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
     """The files that come along. Those beside an adapter, which was trained with them, take the
-    place of those of the checkpoint."""
-    found = {one.name: one for one in read_companions(source, (*COMPANIONS, *more))}
+    place of those of the checkpoint. Raises `WeightsError` if one cannot be read, or a JSON file,
+    such as a tokenizer's, is not valid."""
+    found = {one.name: (source, one) for one in read_companions(source, (*COMPANIONS, *more))}
     if adapter is not None:
-        found |= {one.name: one for one in read_companions(adapter, COMPANIONS)}
-    return tuple(found.values())
+        found |= {one.name: (adapter, one) for one in read_companions(adapter, COMPANIONS)}
+    problems: list[Problem] = []
+    for name, (folder, one) in found.items():
+        if name.endswith(".json"):
+            with noted(problems):
+                json_value(folder / name, one.data)
+    if problems:
+        raise WeightsError(problems)
+    return tuple(one for _, one in found.values())
 
 
 def _check_folder(source: Path, where: Place) -> None:
@@ -232,17 +239,6 @@ def _known_keys(family: Family) -> frozenset[str]:
     through `rope()`. It does not read each for each checkpoint: some have no use for it."""
     names, keys = family.needed
     return keys | ROTARY_KEYS if "rope" in names else keys
-
-
-def _check_json(companions: Iterable[Companion], source: Path) -> None:
-    """Raise `WeightsError` if a JSON file that is copied, such as a tokenizer's, is not valid."""
-    problems: list[Problem] = []
-    for companion in companions:
-        if companion.name.endswith(".json"):
-            with noted(problems):
-                json_value(source / companion.name, companion.data)
-    if problems:
-        raise WeightsError(problems)
 
 
 def _old_names(stored: Iterable[str], legacy: Mapping[str, str], where: Place) -> Mapping[str, str]:
