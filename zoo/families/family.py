@@ -221,7 +221,8 @@ def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -
     findings = Findings()
     findings.add(*document.problems)
     head = _head(document, findings)
-    spec = as_table(_table(document, "spec"), document, ("spec",), findings)
+    stated = document.data.get("spec")
+    spec = as_table(stated if isinstance(stated, dict) else {}, document, ("spec",), findings)
     if head is None or len(findings):
         raise findings.error()
     own = Family(
@@ -278,11 +279,6 @@ def _problem(document: Document, path: KeyPath, wrong: Sequence[ErrorDetails]) -
     return Problem(message, place, nearest_literal(deepest))
 
 
-def _table(document: Document, key: str) -> dict[str, Any]:
-    value = document.data.get(key, {})
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _parent(
     name: str, document: Document, registered: Mapping[str, Path], chain: tuple[Path, ...]
 ) -> Family:
@@ -313,20 +309,16 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
             for name in lost
         )
     kept = {name: rule for name, rule in parent.rules.items() if name not in head.without}
-    return Family(
-        name=own.name,
-        path=own.path,
-        model_types=own.model_types,
+    return replace(
+        own,
         prefixes=own.prefixes if head.prefix is not None else parent.prefixes,
         ignores=parent.ignores | own.ignores,
         defaults={**parent.defaults, **own.defaults},
-        example=own.example,
         let={**parent.let, **own.let},
         spec=_merge(parent.spec, own.spec),
         export={**parent.export, **own.export},
         legacy={**parent.legacy, **own.legacy},
         rules={**kept, **own.rules},
-        n_lines=own.n_lines,
     )
 
 
