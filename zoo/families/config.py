@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from zoo.errors import Place, Problem
 from zoo.json_files import JsonFile
 
-FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"
 _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a string"))
 

@@ -17,7 +17,6 @@ from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored, check_folder, find_tensors
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import not_read
 from zoo.families.family import Family, with_rules
 from zoo.families.marian_tokenizer import marian_tokenizers
@@ -38,7 +37,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.files.hints import of_repository
-from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
+from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG
 from zoo.json_files import JsonFile, json_value, read_json
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from zoo.errors import Place, Problem, SpecError, ZooError
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
+from zoo.files.of_model import CONFIG
 from zoo.json_files import JsonFile, read_json
 from zoo.registry import Registry
 from zoo.spec import ModelSpec

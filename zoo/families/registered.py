@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import Config, Defaults
 from zoo.families.family import Family, read_defaults, read_family
 from zoo.families.scope import Scope
 from zoo.families.vocabulary import FILE_NAME as VOCABULARY
 from zoo.families.vocabulary import Vocabulary, read_vocabulary
+from zoo.files.of_model import CONFIG
 from zoo.json_files import JsonFile
 from zoo.registry import Registry
 from zoo.wording import did_you_mean, nearest, quoted

@@ -14,13 +14,12 @@ from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
+from zoo.files.of_model import CONFIG, LIST_OF_MODULES
 from zoo.json_files import JsonFile, json_value, read_bytes, read_json
 from zoo.wording import quoted
 
-FILE_NAME = "modules.json"
 _PREFIX = "sentence_transformers."
 _MODE = "pooling_mode_"
 _FOLDER = re.compile(r"\w[\w-]*")  # as `zoo.families.origin` requires it
@@ -42,13 +41,13 @@ def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead:
     Raises:
         WeightsError: it is malformed, or its modules are unknown or in another order.
     """
-    path = folder / FILE_NAME
+    path = folder / LIST_OF_MODULES
     if not path.is_file():
         return SentenceHead()
     modules = _modules(path)
     head: dict[str, Any] = {"kind": words.kind, "normalize": False}
     tensors: dict[str, Stored] = {}
-    files = [FILE_NAME]
+    files = [LIST_OF_MODULES]
     for name, where in modules[1:]:
         if name == "Normalize":
             head["normalize"] = True

@@ -11,7 +11,13 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.files.of_model import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
+from zoo.files.of_model import (
+    LIST_OF_MODULES,
+    MODULES,
+    SENTENCE_CONFIG,
+    SENTENCE_PROMPTS,
+    find_files,
+)
 from zoo.json_files import read_json, read_json_if_there
 from zoo.validating.value_errors import value_message
 from zoo.wording import quoted
@@ -42,7 +48,7 @@ class Reading(BaseModel):
 
 def is_sentence_folder(folder: Path) -> bool:
     """Whether a folder lists modules of sentence-transformers."""
-    return os.path.lexists(folder / MODULES[0])
+    return os.path.lexists(folder / LIST_OF_MODULES)
 
 
 def reading_of(folder: Path) -> Reading:
