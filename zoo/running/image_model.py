@@ -28,7 +28,7 @@ from zoo.running.image_reader import ImageReader
 from zoo.running.labels import published_config, read_labels
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, check_top, classes_of, compared
+from zoo.running.tasks import check_top, classes_of, compared
 from zoo.running.text import Text, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
@@ -171,18 +171,18 @@ class ImageModel:
         """The results of `run`. Raises as it does."""
         if isinstance(images, str | bytes) or not isinstance(images, Iterable):
             raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
-        images, task, name = list(images), self.task, self.transformer.spec.name
+        images, task, spec = list(images), self.task, self.transformer.spec
         if places is None:
             places = places_of(images, "image")
         writer = None
-        if task in GENERATING:
-            writer = Writer.read(self.transformer, self.text, self.settings, asked)
+        if spec.model.generation is None:
+            asked.refuse_generating(spec.name)
         else:
-            asked.refuse_generating(name)
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         texts = None
         if asked.labels is not None:
             texts, task = self._encode_texts(asked.labels), "classify"
-        check_top(asked.top, task, name)
+        check_top(asked.top, task, spec.name)
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             asked_for = [(images[place], places[place]) for place in batch]

@@ -19,8 +19,6 @@ from zoo.wording import printable
 
 N_SHOWN = 5
 """The number of classes or tokens that are told, if nothing else is asked for."""
-GENERATING = ("translate", "generate", "caption")
-"""The tasks that generate text token by token."""
 LONGEST_ANSWER = 30
 """The most tokens of an answer that is found in a text, as in BERT's own code for SQuAD."""
 

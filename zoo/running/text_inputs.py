@@ -14,7 +14,6 @@ from zoo.running.asked import Asked
 from zoo.running.compared_texts import ids_to_compare
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.settings import Settings
-from zoo.running.tasks import GENERATING
 from zoo.running.text import Input, Text
 from zoo.spec import ModelSpec
 
@@ -85,7 +84,7 @@ class TextInputs:
         raise InputError(f"{self.spec.name} takes texts, not chats")
 
     def _pair(self, pair: tuple[str, str]) -> Input:
-        if self.spec.model.task in GENERATING:
+        if self.spec.model.generation is not None:
             raise InputError(f"{self.spec.name} takes texts, not pairs of texts")
         found = self.text.encode_pair(pair, self._reading.token_types)
         return found if self.spec.model.task == "answer" else Input(found.ids, found.types)

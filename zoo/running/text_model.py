@@ -25,7 +25,7 @@ from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import published_config, read_labels
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, check_top, read_off
+from zoo.running.tasks import check_top, read_off
 from zoo.running.text import Input, Text, Tokenized, read_text
 from zoo.running.text_inputs import TextInputs
 from zoo.spec import ModelSpec
@@ -186,24 +186,24 @@ class TextModel:
         """The results of `run`. Raises as it does."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
-        texts, name = list(texts), self.transformer.spec.name
+        texts, task, spec = list(texts), self.task, self.transformer.spec
         writer = None
-        if self.task in GENERATING:
-            writer = Writer.read(self.transformer, self.text, self.settings, asked)
+        if spec.model.generation is None:
+            asked.refuse_generating(spec.name)
         else:
-            asked.refuse_generating(name)
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         if asked.mask_id is None:
             asked = replace(asked, mask_id=self.text.mask_id())
-        elif self.task != "fill_mask":
-            raise InputError(f"{name} fills no masked tokens")
-        check_top(asked.top, self.task, name)
+        elif task != "fill_mask":
+            raise InputError(f"{spec.name} fills no masked tokens")
+        check_top(asked.top, task, spec.name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
         given = self._given(texts, asked, places)
         rows = [row for row in given if row is not None]
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
         return [
-            {"task": self.task, **(writer.blank() if row is None and writer else next(found))}
+            {"task": task, **(writer.blank() if row is None and writer else next(found))}
             for row in given
         ]
 
