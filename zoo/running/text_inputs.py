@@ -41,8 +41,11 @@ class TextInputs:
     asked: Asked
 
     def read(self, prompt: Prompt, images: Sequence[ImageFile] = ()) -> Input:
-        """The ids of a text, a pair of texts or a chat, with images in it. Raises InputError if
-        they do not fit the model."""
+        """The ids of a text, a pair of texts or a chat, with images in it; none of a blank text, of
+        which a translator would invent a sentence. Raises InputError if they do not fit the
+        model."""
+        if self.spec.model.task == "translate" and isinstance(prompt, str) and not prompt.strip():
+            return Input([])
         if self.spec.model.comparison is not None:
             return Input(self._compared_ids(prompt))
         found = self._encoded(prompt, images)

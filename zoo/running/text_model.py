@@ -199,13 +199,9 @@ class TextModel:
         check_top(asked.top, task, spec.name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
-        given = self._given(texts, asked, places)
-        rows = [row for row in given if row is not None]
+        rows = self._given(texts, asked, places)
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
-        return [
-            {"task": task, **(writer.blank() if row is None and writer else next(found))}
-            for row in given
-        ]
+        return [{"task": task, **one} for one in found]
 
     def stream(
         self,
@@ -249,9 +245,9 @@ class TextModel:
                 )
             )
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
-        if self._is_blank(text):
-            return iter(())
         row = self._inputs(asked).read(text, *self._images_of(1, asked))
+        if not row.ids:
+            return iter(())
         if asked.method is None and isinstance(writer.request.method, Beam):
             return (found["text"] for found in _written([row], writer))
         return writer.pieces(_given_of([row]))
@@ -304,10 +300,6 @@ class TextModel:
                     )
         return Draft(smaller.transformer, n_tokens)
 
-    def _is_blank(self, text: Prompt) -> bool:
-        """Whether there is nothing to translate: a translator would invent a sentence."""
-        return self.task == "translate" and isinstance(text, str) and not text.strip()
-
     def _images_of(self, n_texts: int, asked: Asked) -> Sequence[Sequence[ImageFile]]:
         """The images of each text. Raises InputError if the model takes none, or they are not of so
         many texts."""
@@ -328,15 +320,14 @@ class TextModel:
 
     def _given(
         self, texts: Sequence[Prompt], asked: Asked, places: Sequence[Place] | None
-    ) -> list[Input | None]:
-        """What the model reads of each text; None of a blank one that it would translate. Raises
-        InputError, with its place, if one does not fit the model."""
+    ) -> list[Input]:
+        """What the model reads of each text. Raises InputError, with its place, if one does not fit
+        the model."""
         images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
-        rows: list[Input | None] = []
+        rows: list[Input] = []
         for number, text in enumerate(texts):
             try:
-                blank = self._is_blank(text)
-                rows.append(None if blank else inputs.read(text, images[number]))
+                rows.append(inputs.read(text, images[number]))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         return rows
@@ -375,15 +366,16 @@ class TextModel:
         yield from map(read, found, rows)
 
 
-def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
-    """The results of generating text; inputs of similar lengths are computed together."""
+def _written(rows: Sequence[Input], writer: Writer) -> list[dict[str, Any]]:
+    """The results of generating text, of no ids none; inputs of similar lengths are computed
+    together."""
     found: dict[int, dict[str, Any]] = {}
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
+    read = [place for place, row in enumerate(rows) if row.ids]
+    order = sorted(read, key=lambda place: len(rows[place].ids))
     for number, places in enumerate(cut(order)):
         made = writer.results(_given_of([rows[place] for place in places]), batch=number)
         found.update(zip(places, made, strict=True))
-    for place in range(len(rows)):
-        yield found[place]
+    return [found[place] if row.ids else writer.blank() for place, row in enumerate(rows)]
 
 
 def _given_of(rows: Sequence[Input]) -> Given:
