@@ -11,7 +11,7 @@ from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
 from zoo.machine.devices import input_device
 from zoo.running.batches import outputs_of
-from zoo.running.text import Text
+from zoo.running.text import Input, Text
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -52,11 +52,11 @@ def ids_to_compare(text: Text, written: str, *, spec: ModelSpec, what: str) -> l
     return ids + [text.pad_id] * missing
 
 
-def vectors_of(transformer: Transformer, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The vector of each text, (width,), of the ids of all. Raises WeightsError if one is NaN."""
+def vectors_of(transformer: Transformer, rows: Sequence[Input]) -> list[torch.Tensor]:
+    """The vector of each text, (width,). Raises WeightsError if one is NaN."""
     model, device = cast("Comparing", transformer), input_device(transformer)
 
-    def call(places: Sequence[int]) -> torch.Tensor:
-        return model.encode_text(torch.tensor([rows[place] for place in places], device=device))
+    def call(batch: Sequence[Input]) -> torch.Tensor:
+        return model.encode_text(torch.tensor([row.ids for row in batch], device=device))
 
     return outputs_of(transformer, rows, call)

@@ -29,7 +29,7 @@ from zoo.running.labels import published_config, read_labels
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import check_top, classes_of, compared
-from zoo.running.text import Text, read_text
+from zoo.running.text import Input, Text, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -184,9 +184,8 @@ class ImageModel:
             texts, task = self._encode_texts(asked.labels), "classify"
         check_top(asked.top, task, spec.name)
         results: list[dict[str, Any]] = []
-        for number, batch in enumerate(cut(range(len(images)))):
-            asked_for = [(images[place], places[place]) for place in batch]
-            pixels = torch.stack(read_each(asked_for, self.reader.pixels))
+        for number, batch in enumerate(cut(list(zip(images, places, strict=True)))):
+            pixels = torch.stack(read_each(batch, self.reader.pixels))
             if writer is None:
                 found = list(self._read(pixels, texts, asked))
             else:
@@ -230,12 +229,12 @@ class ImageModel:
         stated = isinstance(labels, list | tuple) and all(isinstance(one, str) for one in labels)
         if not stated or not labels:
             raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
-        rows: list[list[int]] = []
+        rows: list[Input] = []
         for number, label in enumerate(labels):
             try:
                 if label in labels[:number]:
                     raise InputError("the label is stated twice")
-                rows.append(ids_to_compare(self.text, label, spec=spec, what="label"))
+                rows.append(Input(ids_to_compare(self.text, label, spec=spec, what="label")))
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None
         return torch.stack(vectors_of(self.transformer, rows))

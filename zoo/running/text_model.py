@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -338,32 +337,24 @@ class TextModel:
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
-        model = self.transformer
+        model, labels = self.transformer, read_labels(self.transformer)
         if model.spec.model.comparison is not None:
-            vectors = vectors_of(model, [row.ids for row in rows])
-            yield from ({"embedding": vector.tolist()} for vector in vectors)
-            return
-        device = input_device(model)
+            found = vectors_of(model, rows)
+        else:
+            found = outputs_of(model, rows, self._outputs)
+        for output, row in zip(found, rows, strict=True):
+            yield read_off(self.task, output, row, text=self.text, labels=labels, asked=asked)
 
-        def call(places: Sequence[int]) -> torch.Tensor:
-            batch = [rows[place] for place in places]
-            ids = torch.tensor([row.ids for row in batch], device=device)
-            given, start = [ids], self.settings.decoder_start_token_id
-            if model.spec.model.rereads is not None and start is not None:
-                first = torch.full_like(ids[:, :1], start)
-                given.append(torch.cat([first, ids[:, :-1]], 1))
-            outputs: torch.Tensor = model(*given, **_token_types(batch, device))
-            return outputs
-
-        found = outputs_of(model, [row.ids for row in rows], call)
-        read = partial(
-            read_off,
-            self.task,
-            text=self.text,
-            labels=read_labels(model),
-            asked=asked,
-        )
-        yield from map(read, found, rows)
+    def _outputs(self, rows: Sequence[Input]) -> torch.Tensor:
+        """The outputs of the model for texts of one length."""
+        model, device = self.transformer, input_device(self.transformer)
+        ids = torch.tensor([row.ids for row in rows], device=device)
+        given, start = [ids], self.settings.decoder_start_token_id
+        if model.spec.model.rereads is not None and start is not None:
+            first = torch.full_like(ids[:, :1], start)
+            given.append(torch.cat([first, ids[:, :-1]], 1))
+        outputs: torch.Tensor = model(*given, **_token_types(rows, device))
+        return outputs
 
 
 def _written(rows: Sequence[Input], writer: Writer) -> list[dict[str, Any]]:
