@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
@@ -30,8 +31,6 @@ from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
 _PRESENT = re.compile(r"""present\(\s*['"](.*?)['"]""")
-_CLASS = re.compile(r"\barchitecture\b")
-_WORD = re.compile(r"""['"](\w+)['"]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,9 @@ def _unread(family: Family) -> Iterator[Problem]:
 def _classes(family: Family) -> list[str]:
     """Return the classes by which a checkpoint may have been saved: every word that expressions
     compare the class with, and `""` for any other."""
-    asked = [text for text in family.expressions() if _CLASS.search(text)]
-    return ["", *sorted({word for text in asked for word in _WORD.findall(text)})]
+    asked = (text for text in family.expressions() if "architecture" in names_in(text)[0])
+    words = {word for text in asked for word in strings_in(text)}
+    return ["", *sorted(filter(str.isidentifier, words))]
 
 
 def _forms(family: Family) -> list[frozenset[str]]:
