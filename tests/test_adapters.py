@@ -271,6 +271,9 @@ def test_files_beside_the_adapter_count(tmp_path: Path) -> None:
     zoo.import_folder(tmp_path / "base", tmp_path / "out", adapter=tmp_path / "adapter")
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == "adapter"
     assert (tmp_path / "out" / "vocab.json").read_text() == "{}"
+    (tmp_path / "adapter" / "vocab.json").write_text("{")
+    with pytest.raises(zoo.WeightsError, match=r"adapter/vocab\.json:1:2: error: not JSON"):
+        zoo.import_folder(tmp_path / "base", tmp_path / "new", adapter=tmp_path / "adapter")
 
 
 def test_on_the_command_line(

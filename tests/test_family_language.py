@@ -16,7 +16,6 @@ from zoo.families.pattern import (
     Pattern,
     PatternError,
     declared_words,
-    without_declarations,
 )
 from zoo.families.relayout import Relayout
 
@@ -193,7 +192,7 @@ def test_any_text_is_a_value_or_an_error(source: str) -> None:
 
 def pattern(text: str, *, zoo_side: bool = False) -> Pattern:
     words = declared_words("h.{i}.{p:query=q|key=k|v}.{w}")
-    return Pattern(without_declarations(text), words, zoo_side)
+    return Pattern(text, words, zoo_side)
 
 
 def test_a_name_is_matched_and_filled_in_both_directions() -> None:

@@ -624,9 +624,9 @@ def test_null_that_transformers_takes(source: Path) -> None:
     [
         ("hidden_size", 0, "`d_model` must be at least 1, not the integer `0`"),
         ("rms_norm_eps", 0, "`eps` must be greater than 0, not the integer `0`"),
-        ("hidden_act", "siluu", "the activation 'siluu' is not known"),
+        ("hidden_act", "siluu", "the activation `siluu` is not known"),
         ("num_hidden_layers", 10**9, "more than 100,000 numbers"),  # in a named value of the family
-        ("rope_parameters", {"rope_type": "x"}, "the rope_type 'x' is not known"),
+        ("rope_parameters", {"rope_type": "x"}, "the rope_type `x` is not known"),
     ],
 )
 def test_an_impossible_value_is_told_where_it_stands(

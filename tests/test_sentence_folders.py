@@ -474,7 +474,7 @@ def test_the_prompt_before_every_text(
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "query"},
-            "`default_prompt_name` is 'query', which is none of its `prompts`",
+            "`default_prompt_name` is `query`, which is none of its `prompts`",
         ),
         (
             "1_Pooling/config.json",

@@ -556,7 +556,7 @@ REFUSED = {
     ),
     "settings that are no table": (
         llama(rope_scaling="linear"),
-        "the settings of rotary positions are 'linear', no table",
+        "the settings of rotary positions are `linear`, no table",
     ),
     "more layers than anything has": (
         llama(num_hidden_layers=10**15),
@@ -568,11 +568,11 @@ REFUSED = {
     ),
     "one table for several types of layers": (
         gemma3(rope_parameters={"rope_type": "default", "rope_theta": 700.0}),
-        "`rope_parameters` says nothing of 'sliding_attention'",
+        "`rope_parameters` says nothing of `sliding_attention`",
     ),
     "no table for a type of layers": (
         gemma3(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
-        "`rope_parameters` says nothing of 'sliding_attention'",
+        "`rope_parameters` says nothing of `sliding_attention`",
     ),
     "two spellings that say different things": (
         replace(BART, published={"num_attention_heads": 2, "encoder_attention_heads": 4}),

@@ -180,11 +180,9 @@ _EXCLUSIVE = (
 
 
 def generates(model: Runner) -> bool:
-    """Whether the model's task is one of generating text."""
-    from zoo.running.tasks import GENERATING
-
-    writes = model.transformer.spec.model.generation is not None
-    return model.task in GENERATING or (model.task == "transcribe" and writes)
+    """Whether the model generates text. Raises InputError if it has no task."""
+    _ = model.task  # raises if it has none
+    return model.transformer.spec.model.generation is not None
 
 
 def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:

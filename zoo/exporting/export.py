@@ -19,7 +19,6 @@ from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target
 from zoo.families.class_names import written_names
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import with_rules
 from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
@@ -35,10 +34,9 @@ from zoo.families.origin import (
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.sentence import FILE_NAME as MODULES
 from zoo.families.sentence import dense_rules
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import COMPANIONS, WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_model import COMPANIONS, CONFIG, LIST_OF_MODULES, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.purpose import Reading
@@ -260,7 +258,7 @@ def _target(model: Transformer, files: Mapping[str, str], registry: Registry) ->
     rounds = any(
         one.dtype not in WHOLE for one in stored(model).values() if one.is_floating_point()
     )
-    return Target(spec, rounds, MODULES in files, registry)
+    return Target(spec, rounds, LIST_OF_MODULES in files, registry)
 
 
 def _validated(origin: object, where: Place) -> Origin:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from zoo.errors import Place, Problem
 from zoo.json_files import JsonFile
 
-FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"
 _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a string"))
 
@@ -46,17 +44,19 @@ def _is_in(part: str, tensor: str) -> bool:
     return tensor == part or tensor.startswith(f"{part}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(BaseModel):
     """The defaults of a model type for what `config.json` omits; `spellings`, which maps keys to
     alternative keys; the keys that may be null although their default is not, and those that may
-    have values of other types than their default; and the classes of `transformers` that it has."""
+    have values of other types than their default; and the classes of `transformers` that it has.
+    """
 
-    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    spellings: Mapping[str, str] = field(default_factory=dict[str, str])
-    nullable: frozenset[str] = frozenset()
-    mixed: frozenset[str] = frozenset()
-    classes: Mapping[str, ModelClass] = field(default_factory=dict[str, ModelClass])
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    values: dict[str, Any] = Field(default_factory=dict[str, Any], alias="defaults")
+    spellings: Mapping[str, str] = Field(default_factory=dict[str, str], alias="attribute_map")
+    nullable: list[str] = Field(default_factory=list[str])
+    mixed: list[str] = Field(default_factory=list[str])
+    classes: Mapping[str, ModelClass] = Field(default_factory=dict[str, ModelClass])
 
 
 class Config(Mapping[str, Any]):

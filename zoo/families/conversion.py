@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,49 +13,14 @@ from typing import NamedTuple
 import torch
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.adapters.tensor import Adapted
-from zoo.families.checkpoint import Stored
-from zoo.families.family import Family
-from zoo.families.plan import Plan, Step
-from zoo.families.quantized.tensor import Quantized
+from zoo.families.import_plan import Import
+from zoo.families.plan import Step
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty
 from zoo.machine.memory import Scratch
-from zoo.spec import ModelSpec
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.open_file import STEP
-
-
-class Conversion(NamedTuple):
-    """The conversion of a checkpoint's tensors into those of the zoo.
-
-    Args:
-        plan: the steps.
-        tensors: the tensors of the checkpoint, by their names in the plan.
-        spec: the spec of the model.
-        family: the family, for the places of its rules in messages.
-        where: the checkpoint, for messages.
-    """
-
-    plan: Plan
-    tensors: Mapping[str, Stored | Quantized | Adapted]
-    spec: ModelSpec
-    family: Family
-    where: Place
-
-    def run(self, reader: Reader, writer: TensorWriter) -> None:
-        """Write the target tensors of each step, and compare copies with their originals. The
-        tensors in memory take no more than the size of the largest file, or of one step. Beside
-        them, each thread holds of a quantized tensor the scales of its blocks and, if it is
-        transposed, the small numbers of a matrix, and of an adapted one the factors of its update.
-
-        Raises:
-            WeightsError: a tensor results in another shape than the spec's, a copy differs from
-                its original, or a file cannot be read or has changed.
-            OSError: a tensor cannot be written.
-        """
-        _Run(self, reader, writer).run()
 
 
 class _Job(NamedTuple):
@@ -67,13 +32,14 @@ class _Job(NamedTuple):
     do: Callable[[], None]
 
 
-class _Run:
-    """One conversion. `digests` holds the SHA-256 of copies and of their originals, as stored in
-    the checkpoint; `stored` is memory for tensors of the checkpoint, and `made` for one that is
-    made of them."""
+class Conversion:
+    """The conversion of a checkpoint's tensors into those of the zoo. `digests` holds the SHA-256
+    of copies and of their originals, as stored in the checkpoint; `stored` is memory for tensors of
+    the checkpoint, and `made` for one that is made of them."""
 
-    def __init__(self, conversion: Conversion, reader: Reader, writer: TensorWriter) -> None:
-        self.plan, self.tensors, self.spec, self.family, self.where = conversion
+    def __init__(self, planned: Import, reader: Reader, writer: TensorWriter) -> None:
+        self.plan, self.tensors, self.spec = planned.plan, planned.tensors, planned.spec
+        self.family, self.where = planned.family, planned.where
         self.reader = reader
         self.writer = writer
         self.compared = {*self.plan.copies, *self.plan.copies.values()}
@@ -81,6 +47,16 @@ class _Run:
         self.stored, self.made = Scratch(), Scratch()
 
     def run(self) -> None:
+        """Write the target tensors of each step, and compare copies with their originals. The
+        tensors in memory take no more than the size of the largest file, or of one step. Beside
+        them, each thread holds of a quantized tensor the scales of its blocks and, if it is
+        transposed, the small numbers of a matrix, and of an adapted one the factors of its update.
+
+        Raises:
+            WeightsError: a tensor results in another shape than the spec's, a copy differs from
+                its original, or a file cannot be read or has changed.
+            OSError: a tensor cannot be written.
+        """
         jobs = [self._job(step) for step in self.plan.steps]
         jobs += [
             _Job(tensor.n_bytes, min(STEP, tensor.n_bytes), partial(self._digest, copy))

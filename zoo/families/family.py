@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.config import ModelClass
+from zoo.families.config import Defaults
 from zoo.families.expression import fields_in, names_in, strings_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
@@ -124,18 +124,6 @@ class _Head(BaseModel):
     export: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
-
-
-class _Defaults(BaseModel):
-    """The entry of a model type in `DEFAULTS_FILE`, as `zoo.families.config.Defaults` explains."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
-    attribute_map: Mapping[str, str] = Field(default_factory=dict[str, str])
-    classes: Mapping[str, ModelClass] = Field(default_factory=dict[str, ModelClass])
-    nullable: list[str] = Field(default_factory=list[str])
-    mixed: list[str] = Field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -233,7 +221,8 @@ def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -
     findings = Findings()
     findings.add(*document.problems)
     head = _head(document, findings)
-    spec = as_table(_table(document, "spec"), document, ("spec",), findings)
+    stated = document.data.get("spec")
+    spec = as_table(stated if isinstance(stated, dict) else {}, document, ("spec",), findings)
     if head is None or len(findings):
         raise findings.error()
     own = Family(
@@ -290,11 +279,6 @@ def _problem(document: Document, path: KeyPath, wrong: Sequence[ErrorDetails]) -
     return Problem(message, place, nearest_literal(deepest))
 
 
-def _table(document: Document, key: str) -> dict[str, Any]:
-    value = document.data.get(key, {})
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _parent(
     name: str, document: Document, registered: Mapping[str, Path], chain: tuple[Path, ...]
 ) -> Family:
@@ -325,20 +309,16 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
             for name in lost
         )
     kept = {name: rule for name, rule in parent.rules.items() if name not in head.without}
-    return Family(
-        name=own.name,
-        path=own.path,
-        model_types=own.model_types,
+    return replace(
+        own,
         prefixes=own.prefixes if head.prefix is not None else parent.prefixes,
         ignores=parent.ignores | own.ignores,
         defaults={**parent.defaults, **own.defaults},
-        example=own.example,
         let={**parent.let, **own.let},
         spec=_merge(parent.spec, own.spec),
         export={**parent.export, **own.export},
         legacy={**parent.legacy, **own.legacy},
         rules={**kept, **own.rules},
-        n_lines=own.n_lines,
     )
 
 
@@ -369,7 +349,7 @@ def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
     return replace(family, rules={**family.rules, **added})
 
 
-def read_defaults(folder: Path) -> Mapping[str, Any]:
+def read_defaults(folder: Path) -> Mapping[str, Defaults]:
     """Return the generated defaults of a folder of families, by model type, if there are any.
 
     Raises:
@@ -380,10 +360,11 @@ def read_defaults(folder: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     file = read_json(path)
+    found: dict[str, Defaults] = {}
     problems: list[Problem] = []
     for model_type, stated in file.data.items():
         try:
-            _Defaults.model_validate(stated)
+            found[model_type] = Defaults.model_validate(stated)
         except ValidationError as error:
             for wrong in error.errors(include_url=False):
                 keys = (model_type, *map(str, wrong["loc"]))
@@ -399,4 +380,4 @@ def read_defaults(folder: Path) -> Mapping[str, Any]:
                 problems.append(Problem(f"{quoted(dotted(keys))} {message}", place))
     if problems:
         raise WeightsError(problems)
-    return file.data
+    return found

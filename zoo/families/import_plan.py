@@ -17,7 +17,6 @@ from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored, check_folder, find_tensors
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import not_read
 from zoo.families.family import Family, with_rules
 from zoo.families.marian_tokenizer import marian_tokenizers
@@ -38,7 +37,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.files.hints import of_repository
-from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
+from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG
 from zoo.json_files import JsonFile, json_value, read_json
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
@@ -121,7 +120,7 @@ def plan_import(
     families = Families(registry)
     family = families.family_of(file)
     words = families.vocabulary.sentence
-    sentence = (words and find_sentence_head(source, words)) or SentenceHead()
+    sentence = SentenceHead() if words is None else find_sentence_head(source, words)
     family = with_rules(family, dense_rules(sentence.tensors))
     found, quantization = dequantized(find_tensors(source), file)
     stored = {**found, **sentence.tensors}
@@ -133,7 +132,6 @@ def plan_import(
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     check_read(scope, families, KEY)
     companions = _companions(source, adapter, sentence.files)
-    _check_json(companions, source)
     origin = Origin(
         family=family.name,
         config=file.text if quantization is None else _without_key(file, KEY),
@@ -185,11 +183,19 @@ def _unread_inside(scope: Scope, families: Families, inert: frozenset[str]) -> I
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
     """The files that come along. Those beside an adapter, which was trained with them, take the
-    place of those of the checkpoint."""
-    found = {one.name: one for one in read_companions(source, (*COMPANIONS, *more))}
+    place of those of the checkpoint. Raises `WeightsError` if one cannot be read, or a JSON file,
+    such as a tokenizer's, is not valid."""
+    found = {one.name: (source, one) for one in read_companions(source, (*COMPANIONS, *more))}
     if adapter is not None:
-        found |= {one.name: one for one in read_companions(adapter, COMPANIONS)}
-    return tuple(found.values())
+        found |= {one.name: (adapter, one) for one in read_companions(adapter, COMPANIONS)}
+    problems: list[Problem] = []
+    for name, (folder, one) in found.items():
+        if name.endswith(".json"):
+            with noted(problems):
+                json_value(folder / name, one.data)
+    if problems:
+        raise WeightsError(problems)
+    return tuple(one for _, one in found.values())
 
 
 def _check_folder(source: Path, where: Place) -> None:
@@ -232,17 +238,6 @@ def _known_keys(family: Family) -> frozenset[str]:
     through `rope()`. It does not read each for each checkpoint: some have no use for it."""
     names, keys = family.needed
     return keys | ROTARY_KEYS if "rope" in names else keys
-
-
-def _check_json(companions: Iterable[Companion], source: Path) -> None:
-    """Raise `WeightsError` if a JSON file that is copied, such as a tokenizer's, is not valid."""
-    problems: list[Problem] = []
-    for companion in companions:
-        if companion.name.endswith(".json"):
-            with noted(problems):
-                json_value(source / companion.name, companion.data)
-    if problems:
-        raise WeightsError(problems)
 
 
 def _old_names(stored: Iterable[str], legacy: Mapping[str, str], where: Place) -> Mapping[str, str]:

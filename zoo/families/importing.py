@@ -101,10 +101,9 @@ def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], Non
     for name in header.names_in_file():
         starts[name] = end
         end += records[name].n_bytes
-    conversion = Conversion(found.plan, found.tensors, found.spec, found.family, found.where)
     with Reader() as reader:
         with TensorWriter(file, starts, on_bytes) as writer:
-            conversion.run(reader, writer)
+            Conversion(found, reader, writer).run()
             for name in found.plan.zeros:
                 shape = found.spec.tensors[name].shape
                 zeros = torch.zeros(shape, dtype=TORCH_DTYPES[records[name].dtype], device="cpu")

@@ -18,20 +18,19 @@ from pathlib import Path
 import torch
 
 from zoo.errors import Place, Problem, SpecError, ZooError
-from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
+from zoo.files.of_model import CONFIG
 from zoo.json_files import JsonFile, read_json
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.wording import did_you_mean, quoted
 
 _PRESENT = re.compile(r"""present\(\s*['"](.*?)['"]""")
-_CLASS = re.compile(r"\barchitecture\b")
-_WORD = re.compile(r"""['"](\w+)['"]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,9 @@ def _unread(family: Family) -> Iterator[Problem]:
 def _classes(family: Family) -> list[str]:
     """Return the classes by which a checkpoint may have been saved: every word that expressions
     compare the class with, and `""` for any other."""
-    asked = [text for text in family.expressions() if _CLASS.search(text)]
-    return ["", *sorted({word for text in asked for word in _WORD.findall(text)})]
+    asked = (text for text in family.expressions() if "architecture" in names_in(text)[0])
+    words = {word for text in asked for word in strings_in(text)}
+    return ["", *sorted(filter(str.isidentifier, words))]
 
 
 def _forms(family: Family) -> list[frozenset[str]]:
@@ -148,22 +148,15 @@ def _check(
 def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     """Return the names of the tensors of a checkpoint, derived from those of the model, without
     copies."""
-    keys: dict[str, None] = {}
-    for active in rules:
-        if not active.zoo or active.rule.copies:
-            continue
-        spelled = {
-            name: next(iter(active.hf.words[name].values())) for name in sorted(active.spelled)
-        }
-        for name, tensor in spec.tensors.items():
-            bindings = active.zoo[0].match(name)
-            if bindings is None:
-                continue
-            numbers = range(tensor.shape[0]) if active.counted else [0]
-            for number in numbers:
-                counted = {active.counted: str(number)} if active.counted else {}
-                keys[active.hf.fill({**spelled, **bindings, **counted})] = None
-    return list(keys)
+    keys = (
+        key
+        for active in rules
+        if active.zoo and not active.rule.copies
+        for name, tensor in spec.tensors.items()
+        if (bindings := active.zoo[0].match(name)) is not None
+        for key in active.keys(bindings, tensor.shape)
+    )
+    return list(dict.fromkeys(keys))
 
 
 def _check_shapes(plan: Plan, spec: ModelSpec, family: Family) -> None:

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.config import FILE_NAME as CONFIG
-from zoo.files.of_model import COMPANIONS, link_problem
+from zoo.files.of_model import COMPANIONS, CONFIG, link_problem
 from zoo.weights.dtypes import dtype_name
 from zoo.weights.held_tensors import FLOATS
 from zoo.weights.open_file import cannot_read

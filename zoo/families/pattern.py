@@ -33,7 +33,8 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of names. `zoo_side` says whether it uses the zoo's words or the checkpoint's."""
+    """A pattern of names, whether or not it declares its words. `zoo_side` says whether it uses the
+    zoo's words or the checkpoint's."""
 
     text: str
     words: Words
@@ -113,8 +114,3 @@ def declared_words(*patterns: str) -> dict[str, dict[str, str]]:
             if len(set(words[name].values())) != len(pairs):
                 raise PatternError(f"two words of `{name}` mean the same: it cannot be inverted")
     return words
-
-
-def without_declarations(pattern: str) -> str:
-    """Return the pattern with `{p}` for `{p:q|k}`."""
-    return PLACEHOLDER.sub(lambda match: f"{{{match[1]}}}", pattern)

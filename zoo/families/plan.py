@@ -21,7 +21,6 @@ from zoo.families.pattern import (
     Pattern,
     PatternError,
     declared_words,
-    without_declarations,
 )
 from zoo.families.relayout import Relayout
 from zoo.families.scope import Scope
@@ -87,6 +86,15 @@ class ActiveRule:
         """Whether it drops tensors of any name that begins so; of these no other rule speaks."""
         return REST in self.hf.placeholders
 
+    def keys(self, bindings: Bindings, shape: Sequence[int]) -> list[str]:
+        """Return the names in the checkpoint of what becomes a tensor of this shape, in whose name
+        the placeholders have the values `bindings`; of alternative spellings the first."""
+        spelled = {name: next(iter(self.hf.words[name].values())) for name in self.spelled}
+        known = {**bindings, **spelled}
+        if self.counted is None:
+            return [self.hf.fill(known)]
+        return [self.hf.fill({**known, self.counted: str(n)}) for n in range(shape[0])]
+
     def _own(self) -> list[str]:
         """Return the placeholders that only the checkpoint's name has."""
         known = frozenset[str]().union(*(target.placeholders for target in self.zoo))
@@ -116,21 +124,18 @@ def possible_rules(scope: Scope) -> Iterator[ActiveRule]:
 
 def _active(name: str, scope: Scope) -> ActiveRule:
     rule, _ = scope.family.rules[name]
-    texts = [_text(text, name, scope) for text in (rule.hf, *rule.targets)]
+    hf, *targets = (_text(text, name, scope) for text in (rule.hf, *rule.targets))
     try:
-        words = declared_words(*texts)
+        words = declared_words(hf, *targets)
     except PatternError as error:
         raise SpecError(Problem(str(error), scope.family.place(name))) from None
-
-    def pattern(text: str, *, zoo_side: bool = False) -> Pattern:
-        return Pattern(without_declarations(_text(text, name, scope)), words, zoo_side)
-
+    computed = None if rule.computed is None else _text(rule.computed, name, scope)
     active = ActiveRule(
         name,
         rule,
-        hf=pattern(rule.hf),
-        zoo=tuple(pattern(target, zoo_side=True) for target in rule.targets),
-        computed=None if rule.computed is None else pattern(rule.computed, zoo_side=True),
+        hf=Pattern(hf, words),
+        zoo=tuple(Pattern(target, words, zoo_side=True) for target in targets),
+        computed=None if computed is None else Pattern(computed, words, zoo_side=True),
         relayout=Relayout(
             transpose=rule.transpose,
             axes=rule.axes,

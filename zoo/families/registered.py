@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import Config, Defaults, ModelClass
+from zoo.families.config import Config, Defaults
 from zoo.families.family import Family, read_defaults, read_family
 from zoo.families.scope import Scope
 from zoo.families.vocabulary import FILE_NAME as VOCABULARY
 from zoo.families.vocabulary import Vocabulary, read_vocabulary
+from zoo.files.of_model import CONFIG
 from zoo.json_files import JsonFile
 from zoo.registry import Registry
 from zoo.wording import did_you_mean, nearest, quoted
@@ -117,7 +117,7 @@ class Families:
         return JsonFile(Path(CONFIG), data, "")
 
     @cached_property
-    def _defaults(self) -> Mapping[str, Any]:
+    def _defaults(self) -> Mapping[str, Defaults]:
         return {name: d for folder in self.folders for name, d in read_defaults(folder).items()}
 
     @cached_property
@@ -137,14 +137,7 @@ class Families:
 
     def defaults(self, model_type: str) -> Defaults:
         """Return the defaults of a model type."""
-        stated = self._defaults.get(model_type, {})
-        return Defaults(
-            stated.get("defaults", {}),
-            stated.get("attribute_map", {}),
-            frozenset(stated.get("nullable", ())),
-            frozenset(stated.get("mixed", ())),
-            {name: ModelClass(**one) for name, one in stated.get("classes", {}).items()},
-        )
+        return self._defaults.get(model_type, Defaults())
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
         """Return the scope of a family's expressions: a configuration, and the names of the

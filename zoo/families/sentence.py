@@ -14,13 +14,12 @@ from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
-from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
+from zoo.files.of_model import CONFIG, LIST_OF_MODULES
 from zoo.json_files import JsonFile, json_value, read_bytes, read_json
 from zoo.wording import quoted
 
-FILE_NAME = "modules.json"
 _PREFIX = "sentence_transformers."
 _MODE = "pooling_mode_"
 _FOLDER = re.compile(r"\w[\w-]*")  # as `zoo.families.origin` requires it
@@ -36,19 +35,19 @@ class SentenceHead:
     files: tuple[str, ...] = ()
 
 
-def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | None:
-    """Read `modules.json`; return None if the folder has no such file.
+def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead:
+    """Read `modules.json`; without such a file, nothing follows the Transformer.
 
     Raises:
         WeightsError: it is malformed, or its modules are unknown or in another order.
     """
-    if not (folder / FILE_NAME).is_file():
-        return None
-    path = folder / FILE_NAME
+    path = folder / LIST_OF_MODULES
+    if not path.is_file():
+        return SentenceHead()
     modules = _modules(path)
     head: dict[str, Any] = {"kind": words.kind, "normalize": False}
     tensors: dict[str, Stored] = {}
-    files = [FILE_NAME]
+    files = [LIST_OF_MODULES]
     for name, where in modules[1:]:
         if name == "Normalize":
             head["normalize"] = True

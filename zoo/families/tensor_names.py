@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from zoo.families.pattern import Bindings
 from zoo.families.plan import ActiveRule
 from zoo.spec import ModelSpec
 
@@ -28,14 +27,6 @@ def checkpoint_names(
         )
         for active, bindings in matches:
             if bindings is not None:
-                found.update(_keys(active, bindings, spec.tensors[stored].shape))
+                found.update(active.keys(bindings, spec.tensors[stored].shape))
                 break
     return frozenset(found)
-
-
-def _keys(active: ActiveRule, bindings: Bindings, shape: Sequence[int]) -> list[str]:
-    spelled = {name: next(iter(active.hf.words[name].values())) for name in active.spelled}
-    known = {**bindings, **spelled}
-    if active.counted is None:
-        return [active.hf.fill(known)]
-    return [active.hf.fill({**known, active.counted: str(n)}) for n in range(shape[0])]

@@ -78,7 +78,7 @@ class Vocabulary(BaseModel):
     def activation(self, name: Any) -> str:
         """Return the zoo's name of an activation. Raises `ExpressionError` if it is not known."""
         if name not in self.activations:
-            raise ExpressionError(f"the activation {name!r} is not known")
+            raise ExpressionError(f"the activation {quoted(name)} is not known")
         return self.activations[name]
 
     def rotary(
@@ -119,14 +119,14 @@ class Vocabulary(BaseModel):
         by_layers = layer_type is not None and bool(stated)
         if stated and layer_type is not None:
             if layer_type not in stated:
-                raise ExpressionError(f"`rope_parameters` says nothing of {layer_type!r}")
+                raise ExpressionError(f"`rope_parameters` says nothing of {quoted(layer_type)}")
             stated = stated[layer_type]
             if stated is None:
                 return None
         tables: list[dict[str, Any]] = []
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
             table = self._scaled(scaling, config, by_layers=by_layers)
-            if unread := scaling.keys() - self._settings - self.inert - set(reads):
+            if unread := scaling.keys() - self._known - self.inert - set(reads):
                 key = min(unread)
                 raise ExpressionError(
                     f"`{key}`, of the settings of rotary positions, is {scaling[key]!r}, "
@@ -147,7 +147,7 @@ class Vocabulary(BaseModel):
         return tables[0]
 
     @cached_property
-    def _settings(self) -> frozenset[str]:
+    def _known(self) -> frozenset[str]:
         """All settings of rotary positions that are read, by any kind."""
         by_kinds = (kind.fields.values() for kind in self.rope.values())
         return frozenset(_KNOWN_SETTINGS).union(*by_kinds)
@@ -157,11 +157,13 @@ class Vocabulary(BaseModel):
     ) -> dict[str, Any]:
         """Return the table of the kind of rotary positions that a table of settings names."""
         if not isinstance(scaling, Mapping):
-            raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
+            raise ExpressionError(
+                f"the settings of rotary positions are {quoted(scaling)}, no table"
+            )
         name = scaling.get("rope_type", scaling.get("type", "default"))
         if name not in self.rope:
             known = ", ".join(sorted(self.rope))
-            raise ExpressionError(f"the rope_type {name!r} is not known; there are: {known}")
+            raise ExpressionError(f"the rope_type {quoted(name)} is not known; there are: {known}")
         kind, settings = self.rope[name], _settings(scaling, config, by_layers=by_layers)
         fields = {field: settings[key] for field, key in kind.fields.items() if key in settings}
         return {"kind": kind.kind, **fields}

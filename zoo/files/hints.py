@@ -7,13 +7,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from zoo.files.of_model import RECIPE, WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_model import CONFIG, RECIPE, WEIGHTS, WEIGHTS_INDEX
 from zoo.files.of_training import CHECKPOINTS
 from zoo.wording import did_you_mean, nearest, quoted, typed
 
 _MOST = 4
 """The most names that are listed."""
-_CHECKPOINT = "config.json"
 _REGISTRY = "registry.toml"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w.-]*)?", re.ASCII)
 
@@ -28,14 +27,14 @@ def inside(folder: Path) -> str:
     if not paths:
         return "the folder is empty"
     has_weights = folder / WEIGHTS in paths or folder / WEIGHTS_INDEX in paths
-    if has_weights and folder / _CHECKPOINT not in paths:
+    if has_weights and folder / CONFIG not in paths:
         return of_saved(folder)
     if {folder / RECIPE, folder / CHECKPOINTS} <= {*paths}:
         going_on = f"`zoo train RECIPE -o {typed(folder)} --resume` goes on with it"
         return f"the training in it has not ended; {going_on}"
     if not has_weights and (found := [path for path in paths if _is_meant(path)]):
         return f"name what is meant: {_listed(found)}"
-    if folder / _CHECKPOINT in paths:
+    if folder / CONFIG in paths:
         return f"`zoo import {typed(folder)}` makes a model of a published checkpoint"
     held = [Path(path.name) for path in paths]
     return f"there is no spec (.toml) and no .safetensors in it, but {_listed(held)}"

@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 from zoo.errors import Place, Problem
 from zoo.wording import quoted
 
+CONFIG = "config.json"
+"""What kind of model a published checkpoint is, and its sizes."""
 WEIGHTS = "model.safetensors"
 """The weights in one file."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -79,7 +81,9 @@ COMPANIONS = (
     SENTENCE_PROMPTS,
 )
 """The files copied when a checkpoint is imported: its tokenizer, and how it is used."""
-MODULES = ("modules.json", "[0-9]*_*/config.json")
+LIST_OF_MODULES = "modules.json"
+"""Which modules of sentence-transformers a model has."""
+MODULES = (LIST_OF_MODULES, f"[0-9]*_*/{CONFIG}")
 """The modules of sentence-transformers: their list, and the configuration of each."""
 TERMS = (
     "LICENSE",
@@ -100,7 +104,7 @@ SELECTED = (
     "spec.toml",
     "zoo.lock",
     "model.sig",
-    "config.json",
+    CONFIG,
     WEIGHTS,
     "model-*-of-*.safetensors",
     WEIGHTS_INDEX,

@@ -17,14 +17,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.files.endless import check_ends
 from zoo.files.of_model import CHAT_TEMPLATE, OLDER_CHAT_TEMPLATE, TOKENIZER_CONFIG
-from zoo.json_files import read_json
-from zoo.running.tokenizer_config import (
-    TokenizerConfig,
-    read_special_tokens,
-    read_tokenizer_config,
-    read_utf8,
-)
+from zoo.json_files import read_json, read_json_if_there
+from zoo.running.tokenizer_config import read_special_tokens
 from zoo.validating.value_errors import value_message
 from zoo.wording import quoted
 
@@ -54,9 +50,8 @@ class ChatTemplate:
     """
 
     def __init__(self, folder: Path) -> None:
-        config = read_tokenizer_config(folder / TOKENIZER_CONFIG)
         self.special_tokens = read_special_tokens(folder)
-        self.path, source = _find_source(folder, config)
+        self.path, source = _find_source(folder)
         try:
             self._template = _environment().from_string(source)
         except Exception as error:  # for deep nesting, Jinja raises what Python does
@@ -142,11 +137,28 @@ def _place_images(messages: list[dict[str, Any]], n_images: int) -> None:
     first["content"] = [{"type": "image"}] * n_images + first["content"]
 
 
-def _find_source(folder: Path, config: TokenizerConfig) -> tuple[Path, str]:
+class _Named(BaseModel):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+class _Stated(BaseModel):
+    """What a `tokenizer_config.json` says of chat templates."""
+
+    chat_template: str | list[_Named] | None = None
+
+
+def _find_source(folder: Path) -> tuple[Path, str]:
     """Return the file that contains the chat template, and the template."""
     path = folder / CHAT_TEMPLATE
     if os.path.lexists(path):
-        return path, read_utf8(path)
+        try:
+            check_ends(path)
+            return path, path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
     path = folder / OLDER_CHAT_TEMPLATE
     if os.path.lexists(path):
         file = read_json(path)
@@ -154,14 +166,20 @@ def _find_source(folder: Path, config: TokenizerConfig) -> tuple[Path, str]:
         if not isinstance(stated, str):
             raise WeightsError(Problem("`chat_template` must be a string", file.place()))
         return path, stated
-    found = config.chat_template
+    path = folder / TOKENIZER_CONFIG
+    try:
+        found = _Stated.model_validate(read_json_if_there(path)).chat_template
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        message = f"this cannot be read for the chat template: {details['msg']}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
     if isinstance(found, list):
         found = next((named.template for named in found if named.name == "default"), None)
     if found is None:
         message = f"the model has no chat template: its folder {quoted(folder)} has no "
         message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
         raise InputError(Problem(message, help="a text without a chat is continued as it is"))
-    return folder / TOKENIZER_CONFIG, found
+    return path, found
 
 
 class _Generation(jinja2.ext.Extension):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -12,8 +11,7 @@ from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
 from zoo.machine.devices import input_device
 from zoo.running.batches import outputs_of
-from zoo.running.text import Text
-from zoo.running.tokenizer_config import read_special_tokens
+from zoo.running.text import Input, Text
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -21,23 +19,13 @@ if TYPE_CHECKING:
     from zoo.transformer import Comparing
 
 
-def padding_id(folder: Path, text: Text) -> int | None:
-    """The id of padding in the texts of a model's folder; None if no file states it. Raises
-    WeightsError if a file is damaged."""
-    pad = read_special_tokens(folder).get("pad_token")
-    return None if pad is None else text.id_of(pad)
-
-
-def ids_to_compare(
-    text: Text, written: str, *, spec: ModelSpec, pad_id: int | None, what: str
-) -> list[int]:
+def ids_to_compare(text: Text, written: str, *, spec: ModelSpec, what: str) -> list[int]:
     """The ids of a text, padded if the model reads the padding.
 
     Args:
         text: turns it into ids.
         written: the text.
         spec: of a model that compares texts with images.
-        pad_id: the id of padding; None if no file states it.
         what: what the text is called in messages.
 
     Raises:
@@ -53,7 +41,7 @@ def ids_to_compare(
     missing = (reading.longest or 0) - len(ids)
     if comparison is None or not comparison.pads or missing <= 0:
         return ids
-    if pad_id is None:
+    if text.pad_id is None:
         raise InputError(
             Problem(
                 f"the model reads texts that are padded to {reading.longest} tokens, and its "
@@ -61,14 +49,14 @@ def ids_to_compare(
                 help=f"state it there, or write a {what} as {reading.longest} ids",
             )
         )
-    return ids + [pad_id] * missing
+    return ids + [text.pad_id] * missing
 
 
-def vectors_of(transformer: Transformer, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The vector of each text, (width,), of the ids of all. Raises WeightsError if one is NaN."""
+def vectors_of(transformer: Transformer, rows: Sequence[Input]) -> list[torch.Tensor]:
+    """The vector of each text, (width,). Raises WeightsError if one is NaN."""
     model, device = cast("Comparing", transformer), input_device(transformer)
 
-    def call(places: Sequence[int]) -> torch.Tensor:
-        return model.encode_text(torch.tensor([rows[place] for place in places], device=device))
+    def call(batch: Sequence[Input]) -> torch.Tensor:
+        return model.encode_text(torch.tensor([row.ids for row in batch], device=device))
 
     return outputs_of(transformer, rows, call)

@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Self, cast
 
-import torch
-
 from zoo.generation import Beam, Generated, Greedy, Sampling
-from zoo.generation.decoding import Memory
 from zoo.generation.ends import Ends
 from zoo.generation.generate import generated, streamed
 from zoo.generation.inputs import Given
@@ -21,7 +18,7 @@ from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
 from zoo.running.text import Text, pieces
-from zoo.transformer import Pixels, Transformer
+from zoo.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +69,19 @@ class Writer:
         request = Request(method, ends, start, asked.draft, cuda_graph=asked.cuda_graph)
         return cls(model, text, request, stops)
 
-    def results(
-        self,
-        inputs: torch.Tensor | Sequence[Sequence[int]],
-        *,
-        batch: int,
-        encoded: Memory | None = None,
-        images: Sequence[torch.Tensor] = (),
-    ) -> list[dict[str, Any]]:
-        """The results for one batch of inputs, ids, pixels or sounds: that with this number, from
-        0. If the encoder has read them already, `encoded` is what it has made of them; `images` are
-        the pixels of those that stand in the ids."""
+    def results(self, given: Given, *, batch: int) -> list[dict[str, Any]]:
+        """The results for one batch of inputs: that with this number, from 0."""
         request = replace(self.request, method=for_batch(self.request.method, batch))
-        given = Given(inputs, encoded=encoded, images=_together(images))
         return list(map(self._result, generated(self.model, given, request)))
 
     def choosing(self, method: Greedy | Sampling | Beam) -> Self:
         """This one, with another method of choosing tokens."""
         return replace(self, request=replace(self.request, method=method))
 
-    def pieces(self, ids: list[int], images: Sequence[torch.Tensor] = ()) -> Iterator[str]:
-        """The text for one input, in which images of these pixels stand, in pieces as its tokens
-        come."""
+    def pieces(self, given: Given) -> Iterator[str]:
+        """The text for one input, in pieces as its tokens come."""
         eos = self.request.ends.eos
-        steps = streamed(self.model, Given([ids], images=_together(images)), self.request)
+        steps = streamed(self.model, given, self.request)
         new = takewhile(lambda id_: id_ is not None and id_ not in eos, (id_ for (id_,) in steps))
         found = pieces(self.text, cast("Iterator[int]", new))
         return found if self.stops is None else self.stops.pieces_before(found)
@@ -119,9 +105,3 @@ class Writer:
             "ended": found.ended,
             **({"others": others} if others else {}),
         }
-
-
-def _together(images: Sequence[torch.Tensor]) -> Pixels | None:
-    if len({image.shape for image in images}) > 1:  # as models take that see any size
-        return tuple(images)
-    return torch.stack(list(images)) if images else None

@@ -13,6 +13,7 @@ import torch
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
+from zoo.generation.inputs import Given
 from zoo.generation.outputs import check_numbers
 from zoo.loading import load
 from zoo.machine.devices import as_input
@@ -21,14 +22,14 @@ from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.compared_texts import ids_to_compare, padding_id, vectors_of
+from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.image_reader import ImageReader
 from zoo.running.labels import published_config, read_labels
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, check_top, classes_of, compared
-from zoo.running.text import Text, read_text
+from zoo.running.tasks import check_top, classes_of, compared
+from zoo.running.text import Input, Text, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -48,14 +49,12 @@ class ImageModel:
         transformer: the model.
         reader: makes pixels of images.
         text: turns the texts that images are compared with into ids, and ids into captions.
-        pad_id: the id of padding in texts; None if no file states it.
         settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     reader: ImageReader
     text: Text
-    pad_id: int | None
     settings: Settings
 
     def __repr__(self) -> str:
@@ -91,14 +90,13 @@ class ImageModel:
         shape = _image_shape(spec)
         config = published_config(header.origin)
         reader = ImageReader(folder, config, spec, shape)
-        _ = reader.settings  # raises before all weights are read
         text = read_text(folder)
-        pad_id = padding_id(folder, text)
+        _ = reader.settings, text.pad_id  # a damaged file is told before all weights are read
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         settings = Settings()
         if spec.model.generation is not None:
             settings = read_settings(folder, config, has_source=True)
-        return cls(transformer, reader, text, pad_id, settings)
+        return cls(transformer, reader, text, settings)
 
     @property
     def task(self) -> Task:
@@ -173,26 +171,25 @@ class ImageModel:
         """The results of `run`. Raises as it does."""
         if isinstance(images, str | bytes) or not isinstance(images, Iterable):
             raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
-        images, task, name = list(images), self.task, self.transformer.spec.name
+        images, task, spec = list(images), self.task, self.transformer.spec
         if places is None:
             places = places_of(images, "image")
         writer = None
-        if task in GENERATING:
-            writer = Writer.read(self.transformer, self.text, self.settings, asked)
+        if spec.model.generation is None:
+            asked.refuse_generating(spec.name)
         else:
-            asked.refuse_generating(name)
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         texts = None
         if asked.labels is not None:
             texts, task = self._encode_texts(asked.labels), "classify"
-        check_top(asked.top, task, name)
+        check_top(asked.top, task, spec.name)
         results: list[dict[str, Any]] = []
-        for number, batch in enumerate(cut(range(len(images)))):
-            asked_for = [(images[place], places[place]) for place in batch]
-            pixels = torch.stack(read_each(asked_for, self.reader.pixels))
+        for number, batch in enumerate(cut(list(zip(images, places, strict=True)))):
+            pixels = torch.stack(read_each(batch, self.reader.pixels))
             if writer is None:
                 found = list(self._read(pixels, texts, asked))
             else:
-                found = writer.results(pixels, batch=number)
+                found = writer.results(Given(pixels), batch=number)
             results += [{"task": task, **one} for one in found]
         return results
 
@@ -232,14 +229,12 @@ class ImageModel:
         stated = isinstance(labels, list | tuple) and all(isinstance(one, str) for one in labels)
         if not stated or not labels:
             raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
-        rows: list[list[int]] = []
+        rows: list[Input] = []
         for number, label in enumerate(labels):
             try:
                 if label in labels[:number]:
                     raise InputError("the label is stated twice")
-                rows.append(
-                    ids_to_compare(self.text, label, spec=spec, pad_id=self.pad_id, what="label")
-                )
+                rows.append(Input(ids_to_compare(self.text, label, spec=spec, what="label")))
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None
         return torch.stack(vectors_of(self.transformer, rows))

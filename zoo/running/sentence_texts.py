@@ -11,9 +11,16 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.files.of_model import MODULES, SENTENCE_CONFIG, SENTENCE_PROMPTS, find_files
+from zoo.files.of_model import (
+    LIST_OF_MODULES,
+    MODULES,
+    SENTENCE_CONFIG,
+    SENTENCE_PROMPTS,
+    find_files,
+)
 from zoo.json_files import read_json, read_json_if_there
 from zoo.validating.value_errors import value_message
+from zoo.wording import quoted
 
 
 class _Prompts(BaseModel):
@@ -41,7 +48,7 @@ class Reading(BaseModel):
 
 def is_sentence_folder(folder: Path) -> bool:
     """Whether a folder lists modules of sentence-transformers."""
-    return os.path.lexists(folder / MODULES[0])
+    return os.path.lexists(folder / LIST_OF_MODULES)
 
 
 def reading_of(folder: Path) -> Reading:
@@ -62,7 +69,7 @@ def default_prompt(folder: Path) -> str:
     if name is None:
         return ""
     if name not in stated.prompts:
-        message = f"`default_prompt_name` is {name!r}, which is none of its `prompts`"
+        message = f"`default_prompt_name` is {quoted(name)}, which is none of its `prompts`"
         raise WeightsError(Problem(message, Place(str(path))))
     prompt = stated.prompts[name]
     for pooling in find_files(folder, MODULES[1:]):

@@ -249,9 +249,8 @@ class SoundModel:
         if places is None:
             places = places_of(sounds, "sound")
         results: list[dict[str, Any]] = []
-        for batch in cut(range(len(sounds))):
-            asked_for = [(sounds[place], places[place]) for place in batch]
-            for heard in read_each(asked_for, partial(self._heard, whole=asked.timestamps)):
+        for batch in cut(list(zip(sounds, places, strict=True))):
+            for heard in read_each(batch, partial(self._heard, whole=asked.timestamps)):
                 if transcriber is None:
                     found = self._read(heard.given, task, asked.top)
                 else:

@@ -11,6 +11,7 @@ import torch
 from zoo.counts import check_count
 from zoo.errors import InputError
 from zoo.purpose import Comparison, Task
+from zoo.running.asked import Asked
 from zoo.running.entities import Entity, entities, marks_entities
 from zoo.running.labels import Labels
 from zoo.running.text import Input, Text
@@ -18,8 +19,6 @@ from zoo.wording import printable
 
 N_SHOWN = 5
 """The number of classes or tokens that are told, if nothing else is asked for."""
-GENERATING = ("translate", "generate", "caption")
-"""The tasks that generate text token by token."""
 LONGEST_ANSWER = 30
 """The most tokens of an answer that is found in a text, as in BERT's own code for SQuAD."""
 
@@ -40,9 +39,8 @@ def read_off(
     read: Input,
     *,
     text: Text,
-    mask_id: int | None,
     labels: Labels,
-    top: int | None = None,
+    asked: Asked,
 ) -> dict[str, Any]:
     """The result of a task that does not generate text, from the model's output for one text.
 
@@ -53,18 +51,17 @@ def read_off(
             (length, classes); for answers, scores (length, 2).
         read: the text as the model reads it.
         text: turns ids into text.
-        mask_id: the id of a masked token.
         labels: what the classes are.
-        top: the most classes, tokens or answers that are told; by default as `classes_of`, five
-            tokens, and one answer.
+        asked: among others the id of a masked token, and the most classes, tokens or answers that
+            are told; by default as `classes_of`, five tokens, and one answer.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
     if task == "fill_mask":
-        return _filled(output.softmax(-1), read.ids, text, mask_id, top or N_SHOWN)
+        return _filled(output.softmax(-1), read.ids, text, asked.mask_id, asked.top or N_SHOWN)
     if task == "answer":
-        return {"spans": _answers(output.log_softmax(0), read, top or 1)}
-    return classes_of(output, labels, read, top=top)
+        return {"spans": _answers(output.log_softmax(0), read, asked.top or 1)}
+    return classes_of(output, labels, read, top=asked.top)
 
 
 def classes_of(

@@ -18,7 +18,7 @@ from zoo.running.sentence_texts import (
     is_sentence_folder,
     reading_of,
 )
-from zoo.running.tokenizer_config import states
+from zoo.running.tokenizer_config import read_special_tokens, states
 from zoo.running.tokenizer_file import (
     cannot_encode,
     cut_after,
@@ -72,6 +72,9 @@ class Text(Protocol):
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
 
     def mask_id(self) -> int | None: ...
+
+    @property
+    def pad_id(self) -> int | None: ...
 
     def id_of(self, token: str) -> int | None: ...
 
@@ -133,6 +136,7 @@ class Numbers:
     a tokenizer can be made of, if there is one."""
 
     writes_ids = True
+    pad_id: int | None = None
 
     def __init__(self, older: str | None = None) -> None:
         self.older = older
@@ -318,6 +322,12 @@ class Tokenized:
     def mask_id(self) -> int | None:
         """The id of the masked token, found by its names in published tokenizers."""
         return mask_of(self.source)
+
+    @cached_property
+    def pad_id(self) -> int | None:
+        """The id of padding; None if no file states it. Raises WeightsError if one is damaged."""
+        pad = read_special_tokens(self.folder).get("pad_token")
+        return None if pad is None else self.id_of(pad)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token of the input, by its text; None if there is no such token."""

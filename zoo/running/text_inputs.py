@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 from zoo.errors import InputError, Problem
 from zoo.generation.prompts import check_length, read_ids
-from zoo.purpose import Reading, Task
+from zoo.purpose import Reading
 from zoo.running.asked import Asked
 from zoo.running.compared_texts import ids_to_compare
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.settings import Settings
-from zoo.running.tasks import GENERATING
 from zoo.running.text import Input, Text
 from zoo.spec import ModelSpec
 
@@ -29,31 +28,31 @@ class TextInputs:
 
     Args:
         spec: the model's.
-        task: its task.
         text: turns text into its ids.
         settings: how the publisher has set up generation.
-        pad_id: as in `zoo.TextModel`; likewise `images`.
+        images: as in `zoo.TextModel`.
         asked: what is asked of the model.
     """
 
     spec: ModelSpec
-    task: Task
     text: Text
     settings: Settings
-    pad_id: int | None
     images: ImagesInText | None
     asked: Asked
 
     def read(self, prompt: Prompt, images: Sequence[ImageFile] = ()) -> Input:
-        """The ids of a text, a pair of texts or a chat, with images in it. Raises InputError if
-        they do not fit the model."""
+        """The ids of a text, a pair of texts or a chat, with images in it; none of a blank text, of
+        which a translator would invent a sentence. Raises InputError if they do not fit the
+        model."""
+        if self.spec.model.task == "translate" and isinstance(prompt, str) and not prompt.strip():
+            return Input([])
         if self.spec.model.comparison is not None:
             return Input(self._compared_ids(prompt))
         found = self._encoded(prompt, images)
-        if not found.ids or (self.task == "answer" and not found.words):
+        if not found.ids or (self.spec.model.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
         self._check_ids(found.ids)
-        if self.task == "fill_mask" and self.asked.mask_id not in found.ids:
+        if self.spec.model.task == "fill_mask" and self.asked.mask_id not in found.ids:
             raise InputError(
                 Problem(
                     "the text holds no masked token",
@@ -66,13 +65,13 @@ class TextInputs:
         """The ids of a text that is compared with images. Raises InputError if it does not fit."""
         if not isinstance(prompt, str):
             raise InputError(f"{self.spec.name} takes texts, neither pairs of texts nor chats")
-        return ids_to_compare(self.text, prompt, spec=self.spec, pad_id=self.pad_id, what="text")
+        return ids_to_compare(self.text, prompt, spec=self.spec, what="text")
 
     def _encoded(self, prompt: Prompt, images: Sequence[ImageFile]) -> Input:
         """What the tokenizer makes of it. Raises InputError if the model does not take its kind."""
         if _is_pair(prompt):
             return self._pair(prompt)
-        if self.task == "answer":
+        if self.spec.model.task == "answer":
             raise InputError(
                 Problem(
                     f"{self.spec.name} takes pairs of a question and a text",
@@ -83,15 +82,15 @@ class TextInputs:
             return self.images.row(cast("str | Chat", prompt), images)
         if not isinstance(prompt, list | tuple):
             return self._one_text(cast("str", prompt))
-        if self.task == "generate":
+        if self.spec.model.task == "generate":
             return Input(self.text.encode(self.text.write_chat(prompt), special=False))
         raise InputError(f"{self.spec.name} takes texts, not chats")
 
     def _pair(self, pair: tuple[str, str]) -> Input:
-        if self.task in GENERATING:
+        if self.spec.model.generation is not None:
             raise InputError(f"{self.spec.name} takes texts, not pairs of texts")
         found = self.text.encode_pair(pair, self._reading.token_types)
-        return found if self.task == "answer" else Input(found.ids, found.types)
+        return found if self.spec.model.task == "answer" else Input(found.ids, found.types)
 
     def _one_text(self, text: str) -> Input:
         found, classes = Input(self.text.encode(text)), self.spec.model.classes
@@ -110,7 +109,7 @@ class TextInputs:
         positions."""
         reading = self._reading
         read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
-        most_new = self.asked.max_new_tokens if self.task == "generate" else 0
+        most_new = self.asked.max_new_tokens if self.spec.model.task == "generate" else 0
         check_length(len(ids), reading.longest, "text", most_new=most_new)
         if self.spec.model.rereads is not None:
             self._check_rereading(ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,19 +11,20 @@ import torch
 
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
+from zoo.generation.inputs import Given
 from zoo.loading import load
 from zoo.machine.devices import input_device
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
-from zoo.running.compared_texts import padding_id, vectors_of
+from zoo.running.compared_texts import vectors_of
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import published_config, read_labels
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
-from zoo.running.tasks import GENERATING, check_top, read_off
+from zoo.running.tasks import check_top, read_off
 from zoo.running.text import Input, Text, Tokenized, read_text
 from zoo.running.text_inputs import TextInputs
 from zoo.spec import ModelSpec
@@ -45,15 +45,12 @@ class TextModel:
         transformer: the model.
         text: turns text into its ids and back.
         settings: how the publisher has set up generation.
-        pad_id: the id of padding in texts of a model that compares them with images, the only
-            one that may read padding; None if no file states it.
         images: of a model in whose texts images may stand, reads texts with them.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
-    pad_id: int | None = None
     images: ImagesInText | None = None
 
     def __repr__(self) -> str:
@@ -84,15 +81,15 @@ class TextModel:
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         config, model = published_config(transformer.origin), transformer.spec.model
-        settings, pad_id, images, how = Settings(), None, None, model.generation
+        settings, images, how = Settings(), None, model.generation
         if how is not None or model.rereads is not None:
             has_source = how is None or how.has_source
             settings = read_settings(folder, config, has_source=has_source)
         if model.comparison is not None:
-            pad_id = padding_id(folder, text)
+            _ = text.pad_id  # raises now if a file is damaged: such a model may read padding
         if how is not None and how.inserted_images is not None:
             images = ImagesInText(folder, config, transformer.spec, how.inserted_images, text)
-        return cls(transformer, text, settings, pad_id, images)
+        return cls(transformer, text, settings, images)
 
     @property
     def task(self) -> Task:
@@ -188,26 +185,22 @@ class TextModel:
         """The results of `run`. Raises as it does."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
-        texts, name = list(texts), self.transformer.spec.name
+        texts, task, spec = list(texts), self.task, self.transformer.spec
         writer = None
-        if self.task in GENERATING:
-            writer = Writer.read(self.transformer, self.text, self.settings, asked)
+        if spec.model.generation is None:
+            asked.refuse_generating(spec.name)
         else:
-            asked.refuse_generating(name)
+            writer = Writer.read(self.transformer, self.text, self.settings, asked)
         if asked.mask_id is None:
             asked = replace(asked, mask_id=self.text.mask_id())
-        elif self.task != "fill_mask":
-            raise InputError(f"{name} fills no masked tokens")
-        check_top(asked.top, self.task, name)
+        elif task != "fill_mask":
+            raise InputError(f"{spec.name} fills no masked tokens")
+        check_top(asked.top, task, spec.name)
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
-        given = self._given(texts, asked, places)
-        rows = [row for row in given if row is not None]
+        rows = self._given(texts, asked, places)
         found = self._read(rows, asked) if writer is None else _written(rows, writer)
-        return [
-            {"task": self.task, **(writer.blank() if row is None and writer else next(found))}
-            for row in given
-        ]
+        return [{"task": task, **one} for one in found]
 
     def stream(
         self,
@@ -251,12 +244,12 @@ class TextModel:
                 )
             )
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
-        if self._is_blank(text):
-            return iter(())
         row = self._inputs(asked).read(text, *self._images_of(1, asked))
+        if not row.ids:
+            return iter(())
         if asked.method is None and isinstance(writer.request.method, Beam):
             return (found["text"] for found in _written([row], writer))
-        return writer.pieces(row.ids, row.images)
+        return writer.pieces(_given_of([row]))
 
     def translating(self, *, source: str | None = None, target: str | None = None) -> Self:
         """Take this translator, which knows several languages, for two of them.
@@ -306,10 +299,6 @@ class TextModel:
                     )
         return Draft(smaller.transformer, n_tokens)
 
-    def _is_blank(self, text: Prompt) -> bool:
-        """Whether there is nothing to translate: a translator would invent a sentence."""
-        return self.task == "translate" and isinstance(text, str) and not text.strip()
-
     def _images_of(self, n_texts: int, asked: Asked) -> Sequence[Sequence[ImageFile]]:
         """The images of each text. Raises InputError if the model takes none, or they are not of so
         many texts."""
@@ -330,68 +319,63 @@ class TextModel:
 
     def _given(
         self, texts: Sequence[Prompt], asked: Asked, places: Sequence[Place] | None
-    ) -> list[Input | None]:
-        """What the model reads of each text; None of a blank one that it would translate. Raises
-        InputError, with its place, if one does not fit the model."""
+    ) -> list[Input]:
+        """What the model reads of each text. Raises InputError, with its place, if one does not fit
+        the model."""
         images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
-        rows: list[Input | None] = []
+        rows: list[Input] = []
         for number, text in enumerate(texts):
             try:
-                blank = self._is_blank(text)
-                rows.append(None if blank else inputs.read(text, images[number]))
+                rows.append(inputs.read(text, images[number]))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         return rows
 
     def _inputs(self, asked: Asked) -> TextInputs:
         """What makes the inputs of the model."""
-        spec = self.transformer.spec
-        return TextInputs(
-            spec, self.task, self.text, self.settings, self.pad_id, self.images, asked
-        )
+        return TextInputs(self.transformer.spec, self.text, self.settings, self.images, asked)
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
-        model = self.transformer
+        model, labels = self.transformer, read_labels(self.transformer)
         if model.spec.model.comparison is not None:
-            vectors = vectors_of(model, [row.ids for row in rows])
-            yield from ({"embedding": vector.tolist()} for vector in vectors)
-            return
-        device = input_device(model)
+            found = vectors_of(model, rows)
+        else:
+            found = outputs_of(model, rows, self._outputs)
+        for output, row in zip(found, rows, strict=True):
+            yield read_off(self.task, output, row, text=self.text, labels=labels, asked=asked)
 
-        def call(places: Sequence[int]) -> torch.Tensor:
-            batch = [rows[place] for place in places]
-            ids = torch.tensor([row.ids for row in batch], device=device)
-            given, start = [ids], self.settings.decoder_start_token_id
-            if model.spec.model.rereads is not None and start is not None:
-                first = torch.full_like(ids[:, :1], start)
-                given.append(torch.cat([first, ids[:, :-1]], 1))
-            outputs: torch.Tensor = model(*given, **_token_types(batch, device))
-            return outputs
-
-        found = outputs_of(model, [row.ids for row in rows], call)
-        read = partial(
-            read_off,
-            self.task,
-            text=self.text,
-            mask_id=asked.mask_id,
-            labels=read_labels(model),
-            top=asked.top,
-        )
-        yield from map(read, found, rows)
+    def _outputs(self, rows: Sequence[Input]) -> torch.Tensor:
+        """The outputs of the model for texts of one length."""
+        model, device = self.transformer, input_device(self.transformer)
+        ids = torch.tensor([row.ids for row in rows], device=device)
+        given, start = [ids], self.settings.decoder_start_token_id
+        if model.spec.model.rereads is not None and start is not None:
+            first = torch.full_like(ids[:, :1], start)
+            given.append(torch.cat([first, ids[:, :-1]], 1))
+        outputs: torch.Tensor = model(*given, **_token_types(rows, device))
+        return outputs
 
 
-def _written(rows: Sequence[Input], writer: Writer) -> Iterator[dict[str, Any]]:
-    """The results of generating text; inputs of similar lengths are computed together."""
+def _written(rows: Sequence[Input], writer: Writer) -> list[dict[str, Any]]:
+    """The results of generating text, of no ids none; inputs of similar lengths are computed
+    together."""
     found: dict[int, dict[str, Any]] = {}
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
+    read = [place for place, row in enumerate(rows) if row.ids]
+    order = sorted(read, key=lambda place: len(rows[place].ids))
     for number, places in enumerate(cut(order)):
-        batch = [rows[place] for place in places]
-        images = [image for row in batch for image in row.images]
-        made = writer.results([row.ids for row in batch], batch=number, images=images)
+        made = writer.results(_given_of([rows[place] for place in places]), batch=number)
         found.update(zip(places, made, strict=True))
-    for place in range(len(rows)):
-        yield found[place]
+    return [found[place] if row.ids else writer.blank() for place, row in enumerate(rows)]
+
+
+def _given_of(rows: Sequence[Input]) -> Given:
+    """What a model that generates is given: ids, and the pixels of all images that stand in them,
+    which are of several sizes for a model that sees any."""
+    images = tuple(image for row in rows for image in row.images)
+    alike = len({image.shape for image in images}) == 1
+    pixels = torch.stack(images) if alike else images or None
+    return Given([row.ids for row in rows], images=pixels)
 
 
 def _token_types(batch: Sequence[Input], device: torch.device) -> dict[str, torch.Tensor]:

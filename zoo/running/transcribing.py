@@ -16,6 +16,7 @@ from zoo.errors import InputError, Problem
 from zoo.generation import Beam, Sampling
 from zoo.generation.decoding import Decoding, Memory, encode
 from zoo.generation.evaluating import evaluating
+from zoo.generation.inputs import Given
 from zoo.generation.methods import Method
 from zoo.generation.outputs import check_numbers
 from zoo.generation.prompts import Rows
@@ -215,7 +216,7 @@ class Transcriber:
     ) -> list[dict[str, Any]]:
         """The results for a batch of windows. If the settings say when, a window in which nothing
         is said has none, and a text that is doubtful is drawn anew."""
-        found = writer.results(given, batch=next(self.numbers), encoded=encoded)
+        found = writer.results(Given(given, encoded=encoded), batch=next(self.numbers))
         return [
             self._settled(one, given[row : row + 1], encoded.row(row), writer)
             for row, one in enumerate(found)
@@ -233,7 +234,7 @@ class Transcriber:
                 return one
             method = _drawing(method, temperature)
             (one,) = writer.choosing(method).results(
-                given, batch=next(self.numbers), encoded=encoded
+                Given(given, encoded=encoded), batch=next(self.numbers)
             )
         return writer.blank() if silent and self._unlikely(one, method) else one
 

@@ -73,7 +73,6 @@ def _of_8_bits(name: str, stored: Mapping[str, Stored], stated: Stated) -> Group
         "int8",
         values,
         stored[name],
-        None,
         (1, max(1, columns)),
         times=1 / 127,
     )
@@ -97,7 +96,6 @@ def _of_4_bits(name: str, base: str, stored: Mapping[str, Stored]) -> Group:
             "codes8",
             scales,
             of_scales,
-            None,
             (1, state.nested_blocksize),
             flat=True,
             table=table_of_scales,
@@ -109,7 +107,6 @@ def _of_4_bits(name: str, base: str, stored: Mapping[str, Stored]) -> Group:
         "codes4",
         replace(values, dtype="U8", shape=(values.n_bytes,)),  # whatever the bytes are stored as
         of_blocks,
-        None,
         (1, state.blocksize),
         flat=True,
         table=table,

@@ -47,8 +47,8 @@ def compressed(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]
             numbers,
             values,
             stored[name],
-            stored.get(zero_name),
             block,
+            stored.get(zero_name),
             groups=_groups(stored.get(group_name)),
         )
         found[base] = Group(tensor, tuple(names))

@@ -29,7 +29,7 @@ def fp8(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
         values = beside(base, name, stored)
         whole = prod(stored[name].shape) == 1
         block = whole_matrix(values.shape) if whole or size is None else (size[0], size[1])
-        tensor = Quantized(stated.dtype, values.shape, "float8", values, stored[name], None, block)
+        tensor = Quantized(stated.dtype, values.shape, "float8", values, stored[name], block)
         found[base] = Group(tensor, (base, name))
     return found
 
@@ -51,7 +51,7 @@ def mxfp4(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
         *lead, rows, n_blocks, _ = blocks.shape
         shape = (*lead, 32 * n_blocks, rows)
         tensor = Quantized(
-            stated.dtype, shape, "float4", blocks, stored[name], None, (1, 32), transposed=True
+            stated.dtype, shape, "float4", blocks, stored[name], (1, 32), transposed=True
         )
         found[base] = Group(tensor, (f"{base}_blocks", name))
     return found

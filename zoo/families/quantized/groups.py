@@ -29,8 +29,8 @@ def awq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
             "awq4",
             stored[name],
             scales,
-            zeros,
             block,
+            zeros,
             transposed=True,
         )
         found[f"{base}weight"] = Group(tensor, (name, *(f"{base}{n}" for n in _OF_GROUPS)))
@@ -56,8 +56,8 @@ def gptq(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
             "gptq4" if bits == 4 else "gptq8",
             stored[name],
             scales,
-            zeros,
             (_group_size(stated, "group_size") or max(1, rows), 1),
+            zeros,
             transposed=True,
             groups=stored.get(f"{base}g_idx"),
             zeros_above=_LOWER[bits] if version == "gptq" else 0,

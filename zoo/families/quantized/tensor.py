@@ -35,8 +35,8 @@ class Quantized:
         numbers: how the small numbers are stored.
         values: the small numbers.
         scales: (..., rows of blocks, columns of blocks), or one for all.
-        zeros: the zero points of the blocks, packed if the numbers are.
         block: the rows and columns of a block. The last block may be smaller.
+        zeros: the zero points of the blocks, packed if the numbers are.
         transposed: whether the tensor of floats has rows and columns exchanged.
         groups: the row of blocks that each row belongs to, where these are not in order; if not
             `transposed`, the column of blocks that each column belongs to.
@@ -53,8 +53,8 @@ class Quantized:
     numbers: Numbers
     values: Stored
     scales: Stored | Quantized
-    zeros: Stored | None
     block: tuple[int, int]
+    zeros: Stored | None = None
     transposed: bool = False
     groups: Stored | None = None
     zeros_above: int = 0
