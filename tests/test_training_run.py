@@ -28,6 +28,7 @@ from breadth import one_then_slow, slow
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -888,6 +889,25 @@ def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in half.values()} == {torch.float16}
     for name, tensor in full.items():
         assert torch.equal(half[name], tensor.half())
+
+
+def test_a_value_that_the_dtype_of_the_result_cannot_hold(
+    tmp_path: Path, config: Path, refused: Refused
+) -> None:
+    """The steps that were done are not lost."""
+    path = write_toy(tmp_path, model=MODEL + 'position = { kind = "learned", max_length = 300 }')
+    table = "encoder.embed.positions.weight"
+    model = zoo.build(tmp_path / "model.toml")
+    with torch.no_grad():
+        model.get_parameter(table)[-1, :2] = 1e6  # no text is so long
+    zoo.save(model, tmp_path / "large")
+    recipe = RECIPE.replace('model = "model.toml"', 'model = "large"\ndtype = "float16"')
+    path.write_text(recipe)
+    told = refused("train", str(path), "-o", str(tmp_path / "out"))
+    assert f"error: 2 values of `{table}` would be infinite in float16\n" in told
+    path.write_text(recipe.replace("float16", "bfloat16"))
+    zoo.train(path, output=tmp_path / "out", resume=True)
+    assert zoo.load(tmp_path / "out").get_parameter(table).max() > 9e5
 
 
 def test_arithmetic_in_bfloat16(toy: Toy, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from zoo.training.scores import score_test
 from zoo.training.split import Splits
 from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer
-from zoo.weights.dtypes import usable_dtype
+from zoo.weights.dtypes import beyond_range, n_beyond, usable_dtype
 from zoo.wording import quoted
 
 
@@ -204,12 +204,26 @@ class Run:
         return self.recipe.lora.rank * sum(sum(tensors[name].shape) for name in self.start.adapted)
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
-        """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""
+        """The trained model, unwrapped, on the CPU, in the dtype of the recipe.
+
+        Raises:
+            TrainingError: this dtype cannot hold a value.
+        """
         dtype = usable_dtype(self.recipe.head.dtype)
         cast = {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in weights.items()
         }
+        beyond = [
+            beyond_range(n_values, name, dtype)._replace(
+                place=self.recipe.place("dtype"),
+                help='state "float32" or "bfloat16", and go on by `--resume`: all steps are done',
+            )
+            for name, tensor in weights.items()
+            if (n_values := n_beyond(tensor, cast[name]))
+        ]
+        if beyond:
+            raise TrainingError(beyond)
         model = place(build_on_meta(self.start.spec, dtype), cast, device="cpu").eval()
         origin = self.start.origin
         model.origin = None if origin is None else with_files(origin, self.folder)
