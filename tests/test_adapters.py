@@ -20,6 +20,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
 )
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -289,6 +290,17 @@ def test_on_the_command_line(
     assert zoo.load("out").spec.name == "tuned"
     assert run(["import", "base", "--adapter", "nowhere"]) == 2
     assert "nowhere: error: there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("chunks")
+def test_a_sum_that_the_dtype_of_the_weights_cannot_hold(tmp_path: Path, refused: Refused) -> None:
+    model, path = llama(tmp_path / "base", torch.float16), "model.layers.1.self_attn.q_proj"
+    ones = {name: torch.ones_like(factor) for name, factor in factors([path], model).items()}
+    write_adapter(tmp_path / "adapter", ones, lora_alpha=70_000)  # 70,000 more in each place
+    arguments = ["import", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "-o"]
+    told = refused(*arguments, str(tmp_path / "out"))
+    assert f"256 values of `{path}.weight` would be infinite in float16\n" in told
+    assert not (tmp_path / "out").exists()
 
 
 def a_name(path: str = "model.layers.0.self_attn.q_proj", which: str = "A") -> str:

@@ -64,7 +64,10 @@ class _Merge:
         }
         return {
             key: Adapted(
-                self.tensors[key].dtype, replaced.get(key, self.tensors[key]), updates.get(key)
+                key,
+                self.tensors[key].dtype,
+                replaced.get(key, self.tensors[key]),
+                updates.get(key),
             )
             for key in {**replaced, **updates}
         }

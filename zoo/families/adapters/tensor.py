@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.tensor import CHUNK, Quantized, Read, read_stored
+from zoo.weights.dtypes import beyond_range, n_beyond
 from zoo.weights.file import ITEM_BYTES
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 
@@ -43,11 +45,13 @@ class Adapted:
     """A tensor with an update, or with values from an adapter.
 
     Args:
+        name: its name in the checkpoint.
         dtype: its dtype, as safetensors names it, to which the sum is rounded.
         values: what is updated: the tensor of the checkpoint, or the adapter's in its place.
         update: what is added, if something is.
     """
 
+    name: str
     dtype: str
     values: Stored | Quantized
     update: Update | None
@@ -68,14 +72,20 @@ class Adapted:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def steps(self, read: Read) -> Iterator[memoryview]:
-        """Yield its bytes in chunks. Raises what `read` raises."""
-        dtype, done = TORCH_DTYPES[self.dtype], 0
+        """Yield its bytes in chunks. Raises what `read` raises, and at the end WeightsError if
+        finite sums are infinite in its dtype."""
+        dtype, done, n_infinite = TORCH_DTYPES[self.dtype], 0, 0
         factors = None if self.update is None else self.update.factors(read)
         for part in self._values(read):
             if factors is not None:
                 part = part.double() + _product(*factors, done, len(part))
             done += len(part)
-            yield bytes_of(part.to(dtype))
+            rounded = part.to(dtype)
+            n_infinite += n_beyond(part, rounded)
+            yield bytes_of(rounded)
+        if n_infinite:
+            problem = beyond_range(n_infinite, self.name, dtype)
+            raise WeightsError(problem._replace(place=Place(str(self.path))))
 
     def _values(self, read: Read) -> Iterator[torch.Tensor]:
         """The values in their order, in chunks."""
