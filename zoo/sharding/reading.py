@@ -65,7 +65,7 @@ def load_shares(
     }
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         found = pool.map(lambda name: (name, _read(weights, name, shares[name])), sorted(names))
-        beyond = [beyond_range(n, name, dtypes[name]) for name, n in found if n]
+        beyond = [beyond_range(n, name, dtypes[name], where) for name, n in found if n]
     changed = (
         _changed(weights, names, readers.index(place_in(mesh)), len(readers)) if verify else []
     )
@@ -73,7 +73,7 @@ def load_shares(
     if changed:
         raise changed_tensors(changed, where)
     if beyond:
-        raise WeightsError(problem._replace(place=where) for problem in beyond)
+        raise WeightsError(beyond)
     left = {name: share for name, share in shares.items() if name not in names}
     fill_shares(left, partial(fill_initial, spec=model.spec))
     return shares

@@ -215,8 +215,7 @@ class Run:
             for name, tensor in weights.items()
         }
         beyond = [
-            beyond_range(n_values, name, dtype)._replace(
-                place=self.recipe.place("dtype"),
+            beyond_range(n_values, name, dtype, self.recipe.place("dtype"))._replace(
                 help='state "float32" or "bfloat16", and go on by `--resume`: all steps are done',
             )
             for name, tensor in weights.items()

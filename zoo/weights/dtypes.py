@@ -7,7 +7,7 @@ from functools import reduce
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Place, Problem
 from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.wording import counted, did_you_mean, quoted
 
@@ -51,10 +51,11 @@ def n_beyond(x: torch.Tensor, cast: torch.Tensor) -> int:
     return int((cast.isinf() & x.to(cast.device).isfinite()).sum())
 
 
-def beyond_range(n_values: int, name: str, dtype: torch.dtype) -> Problem:
+def beyond_range(n_values: int, name: str, dtype: torch.dtype, place: Place) -> Problem:
     """Return the problem of so many values of a tensor, as returned by `n_beyond`."""
     return Problem(
         f"{counted(n_values, 'value')} of {quoted(name)} would be infinite in {dtype_name(dtype)}",
+        place,
         help='its range is too small for this model: "bfloat16" has almost that of "float32"',
     )
 

@@ -67,7 +67,7 @@ class TensorReader:
             cast = tensor.to(self.device, wanted)
         if n_values := n_beyond(tensor, cast):
             place = Place(str(self.weights.path))
-            raise WeightsError(beyond_range(n_values, name, wanted)._replace(place=place))
+            raise WeightsError(beyond_range(n_values, name, wanted, place))
         return cast
 
     def _map(self, name: str, record: Record) -> torch.Tensor:

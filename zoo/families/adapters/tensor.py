@@ -84,8 +84,7 @@ class Adapted:
             n_infinite += n_beyond(part, rounded)
             yield bytes_of(rounded)
         if n_infinite:
-            problem = beyond_range(n_infinite, self.name, dtype)
-            raise WeightsError(problem._replace(place=Place(str(self.path))))
+            raise WeightsError(beyond_range(n_infinite, self.name, dtype, Place(str(self.path))))
 
     def _values(self, read: Read) -> Iterator[torch.Tensor]:
         """The values in their order, in chunks."""
