@@ -137,7 +137,7 @@ def test_a_seed_of_the_data_alone(tmp_path: Path) -> None:
     def found(seed: int, more: str = "") -> Splits:
         text = RECIPE.replace("[data]", f"seed = {seed}\n[data]")
         recipe = read_recipe(write_toy(tmp_path, text.replace("valid = 4", f"valid = 4{more}")))
-        return find_data(recipe, tmp_path)
+        return find_data(recipe, tmp_path, None, None)
 
     assert found(1, "\nseed = 0") == found(2, "\nseed = 0") == found(0)
     assert found(1) != found(2)

@@ -658,7 +658,7 @@ def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) 
     model = zoo.load(tmp_path / "out").eval()
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     losses = []
-    for source, target, _ in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
+    for source, target, *_ in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
         begin, *labels = tokenizer.encode(f"<s>{target}").ids
         inputs = torch.tensor([[begin, *labels[:-1]]])
         with torch.no_grad():
@@ -863,7 +863,7 @@ def test_what_is_measured_on_and_learned_from_too_is_told(tmp_path: Path) -> Non
 
     def told(held_out: str) -> list[str]:
         path = write_toy(tmp_path, RECIPE.replace("valid = 4", held_out))
-        return list(find_data(read_recipe(path), tmp_path).notes())
+        return list(find_data(read_recipe(path), tmp_path, None, None).notes())
 
     assert told('valid = "valid.tsv"\ntest = "toy.tsv"') == [
         "valid: 2 of 3 pairs have a source that is learned from too",

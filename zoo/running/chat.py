@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,18 @@ class ChatTemplate:
     Args:
         folder: the model's folder. The template is in its `chat_template.jinja`, or under
             `chat_template` in its `chat_template.json` or its `tokenizer_config.json`.
+        now: the time, for templates that write the date.
 
     Raises:
         InputError: the model has no chat template.
         WeightsError: a file is damaged, or the template is wrong.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now: Callable[[], datetime] = datetime.now) -> None:
         self.special_tokens = read_special_tokens(folder)
         self.path, source = _find_source(folder)
         try:
-            self._template = _environment().from_string(source)
+            self._template = _environment(now).from_string(source)
         except Exception as error:  # for deep nesting, Jinja raises what Python does
             line = None
             if isinstance(error, jinja2.TemplateSyntaxError) and self.path.name == CHAT_TEMPLATE:
@@ -61,7 +62,7 @@ class ChatTemplate:
             message = f"the chat template is wrong: {_reason(error)}"
             raise WeightsError(Problem(message, Place(str(self.path), line))) from None
 
-    def render(self, chat: Chat, *, n_images: int | None = None) -> str:
+    def render(self, chat: Chat, *, n_images: int | None = None, answered: bool = False) -> str:
         """Write the messages as a prompt, up to where the answer of the assistant begins.
 
         Args:
@@ -69,20 +70,18 @@ class ChatTemplate:
             n_images: how many images stand in them; None for a model that takes none in its texts.
                 Otherwise the template gets every content as a list of parts, as such templates
                 expect it. If no part is an image, all stand before the first text of the user.
+            answered: whether the text ends with the last message instead.
 
         Raises:
             InputError: a message is not valid, or the template does not accept the messages.
         """
-        kind = _Message if n_images is None else _MessageOfParts
-        messages = [_read_message(number, message, kind) for number, message in enumerate(chat, 1)]
-        if not messages:
-            raise InputError("the chat is empty: it has no messages")
+        messages = read_messages(chat, _Message if n_images is None else _MessageOfParts)
         if n_images is not None:
             _place_images(messages, n_images)
         given = {"messages": messages, "tools": None, "documents": None}
         try:
             return self._template.render(
-                {**self.special_tokens, **given, "add_generation_prompt": True}
+                {**self.special_tokens, **given, "add_generation_prompt": not answered}
             )
         except Exception as error:  # a template can fail in any way that Python can
             where = f"the chat template in {quoted(self.path)}"
@@ -110,6 +109,15 @@ class _MessageOfParts(_Message):
     """A message of parts, some of which may be places of images."""
 
     content: str | list[dict[str, JsonValue]]  # type: ignore[assignment]
+
+
+def read_messages(chat: Chat, kind: type[_Message] = _Message) -> list[dict[str, Any]]:
+    """The messages of a chat as plain data. Raises InputError if one is not valid, or there is
+    none."""
+    messages = [_read_message(number, message, kind) for number, message in enumerate(chat, 1)]
+    if not messages:
+        raise InputError("the chat is empty: it has no messages")
+    return messages
 
 
 def _read_message(number: int, message: object, kind: type[_Message]) -> dict[str, Any]:
@@ -194,7 +202,7 @@ class _Generation(jinja2.ext.Extension):
         return nodes.Scope(body, lineno=line)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     """Return the sandbox, with the names that chat templates are written for."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -203,7 +211,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda format: now().strftime(format)
     return environment
 
 
@@ -226,7 +234,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)

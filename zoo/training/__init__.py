@@ -11,6 +11,7 @@ start.py, sides.py      the model and the data that it names, and what the model
 
 From data to batches:
 lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`
+chats.py                chats as texts, with the answers that are learned
 data.py, split.py       examples, and those that are held out
 labels.py               the labels of a classifier
 recipe_tokens.py        the tokenizers that the recipe asks for; published.py, the special tokens of

@@ -17,10 +17,12 @@ IGNORED = -100
 class Row(NamedTuple):
     """One example as ids: those of the source, if there is one, and those of the target with its
     begin and end. Each target id but the first is predicted from those before it. A piece of a
-    longer text begins with the last token of the previous piece."""
+    longer text begins with the last token of the previous piece. Where prompts stand in the target,
+    `labels` are its ids, with `IGNORED` for those of the prompts."""
 
     source: Sequence[int] | None
     target: Sequence[int]
+    labels: Sequence[int] | None = None
 
     @property
     def length(self) -> int:
@@ -28,9 +30,14 @@ class Row(NamedTuple):
         return max(len(self.target) - 1, len(self.source or ()))
 
     @property
+    def predicted(self) -> Sequence[int]:
+        """What is predicted from each id of the target but the last, or `IGNORED`."""
+        return (self.target if self.labels is None else self.labels)[1:]
+
+    @property
     def n_labels(self) -> int:
         """The number of tokens that have a loss: those of the target, and its end."""
-        return len(self.target) - 1
+        return _n_predicted(self.predicted)
 
 
 class Labelled(NamedTuple):
@@ -50,7 +57,7 @@ class Labelled(NamedTuple):
     @property
     def n_labels(self) -> int:
         """The number of labels that have a loss."""
-        return len(self.labels) - list(self.labels).count(IGNORED)
+        return _n_predicted(self.labels)
 
 
 class Valued(NamedTuple):
@@ -70,6 +77,10 @@ class Valued(NamedTuple):
     def n_labels(self) -> int:
         """The number of values, each of which has a loss."""
         return len(self.values)
+
+
+def _n_predicted(labels: Sequence[int]) -> int:
+    return len(labels) - list(labels).count(IGNORED)
 
 
 ReadRow = Labelled | Valued

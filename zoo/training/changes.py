@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
-from zoo.training.batches import AnyRow, Labelled, Valued
+from zoo.training.batches import AnyRow
 from zoo.training.recipe import Recipe
 from zoo.wording import quoted
 
@@ -40,8 +40,8 @@ def identity(
     training starts from (`content`), and of the encoded data."""
     data = hashlib.sha256()
     for row in rows:
-        # Rows without types are as they were when no row had any.
-        told = row[:2] if isinstance(row, Labelled | Valued) and row.types is None else row
+        # Rows without labels, or types, are as they were when no row had any.
+        told = row[:2] if row[2] is None else row
         data.update(json.dumps(told, default=list).encode())
     return {
         "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from zoo.errors import Problem, SpecError, ZooError, noted, placed
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
-from zoo.training.data_tables import Datasets
+from zoo.training.data_tables import Datasets, messages_of
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import check_tokenizer
 from zoo.training.split import Splits
-from zoo.training.start import check_sides, check_specials, find_data, find_start
+from zoo.training.start import check_sides, check_specials, find_chats, find_data, find_start
 
 
 class Checked(NamedTuple):
@@ -37,12 +37,13 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
         SpecError: every problem found, each with its place.
     """
     problems: list[Problem] = []
-    start = splits = None
+    start = splits = chats = None
     with noted(problems):
         start = find_start(recipe, registry)
-    if not isinstance(recipe.data, Datasets):
+        chats = find_chats(start)
+    if not isinstance(recipe.data, Datasets) and (chats or messages_of(recipe.data) is None):
         with noted(problems):
-            splits = find_data(recipe, folder)
+            splits = find_data(recipe, folder, None if start is None else start.sides, chats)
     if start is not None and splits is not None:
         with noted(problems):
             check_sides(start, splits)
@@ -58,5 +59,5 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
             except ZooError as error:
                 raise placed(error, recipe.document.place(("tokenizer",))) from None
     if problems or start is None:
-        raise SpecError(problems)
+        raise SpecError(dict.fromkeys(problems))
     return Checked(start.spec, splits)

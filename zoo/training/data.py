@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.data_tables import Data, is_packed
@@ -13,13 +13,22 @@ from zoo.training.lines import Line, reader_of, text_lines
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.wording import counted, quoted
 
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
+
 MAX_LINES = 10
 """The most wrong lines of a file that are reported one by one. More than these tend to have one
 common cause, such as swapped columns, unlike the mistakes in a recipe or a spec."""
 
 
 def read_data(
-    data: Data, folder: Path, seed: int, place_of: Callable[[str], Place] | None = None
+    data: Data,
+    folder: Path,
+    seed: int,
+    place_of: Callable[[str], Place] | None = None,
+    *,
+    of_decoder: bool = False,
+    chats: Chats | None = None,
 ) -> Splits:
     """Read the examples of a recipe's `[data]` in three parts.
 
@@ -27,24 +36,29 @@ def read_data(
     it is. Lines of text are kept as they are, with their indentation, order and repetitions. Blank
     lines are kept in packed text, whose parts they separate, and otherwise left out.
 
+    The white space around the sides of pairs is removed. Those for a decoder, which continues a
+    prompt by its answer, are kept as they are.
+
     Args:
         data: the table.
         folder: the folder that its file names are relative to.
         seed: decides which examples are held out, if the table gives a number of them.
         place_of: returns the place in the recipe of the key of a part, for messages.
+        of_decoder: whether it is for a decoder.
+        chats: writes chats; None for other data.
 
     Raises:
         TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing. The
             error has the problems of all three parts, but only the first wrong lines of a file.
     """
-    read, packed = reader_of(data, folder), is_packed(data)
+    read, packed = reader_of(data, folder, chats), is_packed(data)
     problems: list[Problem] = []
 
     def part(name: str, stated: Any) -> list[Example]:
         if isinstance(stated, int):
             return []  # held out of the training data
         try:
-            found = _examples(*read(stated))
+            found = _examples(*read(stated), as_written=of_decoder)
         except TrainingError as error:
             problems.extend((placed(error, place_of(name)) if place_of else error).problems)
             return []
@@ -79,20 +93,22 @@ def place_of_label(data: Data, folder: Path, part: str, label: str) -> Place | N
     `test`, or in the training data if the part is taken out of it; None if there is none."""
     stated = getattr(data, part)
     lines, _ = reader_of(data, folder)(data.train if isinstance(stated, int) else stated)
-    return next((line.place_of(label) for line in lines if label in _labels(line)), None)
+    return next((line.place_of(label) for line in lines if label in _labels(line.stripped)), None)
 
 
 def _labels(line: Line) -> Words:
     return line.target if isinstance(line.target, tuple) else (line.target,)
 
 
-def _examples(lines: Iterable[Line], path: Path) -> list[Example]:
-    """The examples of these lines. Raises TrainingError for lines with one side missing, with
-    another number of labels than of words, or with lists where others have none."""
+def _examples(lines: Iterable[Line], path: Path, *, as_written: bool = False) -> list[Example]:
+    """The examples of these lines, with the white space around the sides of pairs only if they are
+    to be as written. Raises TrainingError for lines with one side missing, with another number of
+    labels than of words, or with lists where others have none."""
     examples: list[Example] = []
     wrong: list[Problem] = []
     lists: tuple[str, ...] | None = None
-    for line in lines:
+    for read in lines:
+        line = read if read.source is None or as_written else read.stripped
         if line.source is not None and not any(line.sides.values()):
             continue  # there is no pair
         lists = line.lists if lists is None else lists
@@ -100,7 +116,7 @@ def _examples(lines: Iterable[Line], path: Path) -> list[Example]:
             wrong.append(problem)
         else:
             second = cast("str | None", line.second)  # a list is a problem
-            examples.append(Example(line.source, line.target, second))
+            examples.append(Example(line.source, line.target, second, line.opening))
     if wrong:
         problems = wrong[:MAX_LINES]
         if left := len(wrong) - len(problems):

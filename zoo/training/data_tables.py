@@ -59,7 +59,8 @@ def _check_distinct(source: One | tuple[One, One], target: One, what: str) -> No
 
 class Tsv(Parts):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
-    classifier, a text, or two, and the label or the number."""
+    decoder, a prompt and its answer or, for a classifier, a text, or two, and the label or the
+    number."""
 
     train: str
     """The file with the training data."""
@@ -125,8 +126,31 @@ class Text(Parts):
     itself."""
 
 
-class Datasets(Parts):
-    """Pairs or text from a data set that the `datasets` package loads."""
+class Rows(Parts):
+    """Base class of the tables of data whose examples have fields: a chat, pairs, or text."""
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        stated = dict(self)
+        source, target, messages = stated["source"], stated["target"], stated["messages"]
+        if messages is not None:
+            others = [key for key in ("source", "target", "packed") if stated[key]]
+            if others:
+                what = f"a chat is a whole example, beside which there is no `{others[0]}`"
+                raise contradiction(what, others[0])
+        elif target is None:
+            what = "no field is named: `messages` of chats, `source` and `target` of pairs"
+            raise contradiction(f"{what}, or `target` of text")
+        elif source is not None:
+            if stated["packed"]:
+                what = "only text is packed, and `source` makes pairs"
+                raise contradiction(what, "packed", "source")
+            _check_distinct(source, target, "field")
+        return self
+
+
+class Datasets(Rows):
+    """Pairs, text or chats from a data set that the `datasets` package loads."""
 
     path: str
     """A folder of files; or a file (`.csv`, `.json`, `.jsonl`, `.parquet`, and each as `.gz`),
@@ -136,12 +160,14 @@ class Datasets(Parts):
     train: str = "train"
     """The split with the training data."""
     source: str | TwoNames | None = None
-    """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
-    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
-    is a source too."""
-    target: str
-    """The field of the target, of the label or the number, or of the text; or of a list of labels,
-    those of the text or one of each word."""
+    """The field of the source or the prompt, with dots for nested fields (`translation.de`); or the
+    two fields of a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A
+    list of words is a source too."""
+    target: str | None = None
+    """The field of the target, of the answer, of the label or the number, or of the text; or of a
+    list of labels, those of the text or one of each word."""
+    messages: str | None = None
+    """The field of a chat: a list of messages, each with its `role` and `content`."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -151,39 +177,30 @@ class Datasets(Parts):
     packed: bool = False
     """For text: whether examples are joined and cut, as for the kind `text`."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Datasets:
-        if self.source is not None:
-            if self.packed:
-                what = "only text is packed, and `source` makes pairs"
-                raise contradiction(what, "packed", "source")
-            _check_distinct(self.source, self.target, "field")
-        return self
 
-
-class Jsonl(Parts):
-    """Pairs as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"], "tags": ["B-ORG",
-    "O"]}`."""
+class Jsonl(Rows):
+    """Pairs, text or chats as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"],
+    "tags": ["B-ORG", "O"]}`."""
 
     train: str
     """The file with the training data."""
-    source: str | TwoNames
-    """The field of the source or the text, with dots for nested fields; or the two fields of a pair
-    of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
-    target: str
-    """The field of the target, the label or the number; or of a list of labels, those of the text
-    or one of each word."""
+    source: str | TwoNames | None = None
+    """The field of the source or the prompt, with dots for nested fields; or the two fields of a
+    pair of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words;
+    none for text."""
+    target: str | None = None
+    """The field of the target, of the answer, of the label or the number, or of the text; or of a
+    list of labels, those of the text or one of each word."""
+    messages: str | None = None
+    """The field of a chat: a list of messages, each with its `role` and `content`."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
     seed: SeedOfParts = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_distinct(self.source, self.target, "field")
-        return self
+    packed: bool = False
+    """For text: whether examples are joined and cut, as for the kind `text`."""
 
 
 Data = Tsv | Parallel | Text | Datasets | Jsonl
@@ -191,7 +208,19 @@ Data = Tsv | Parallel | Text | Datasets | Jsonl
 
 def is_packed(data: Data) -> bool:
     """Whether the examples are joined and cut."""
-    return isinstance(data, Text | Datasets) and data.packed
+    return isinstance(data, Text | Datasets | Jsonl) and data.packed
+
+
+def is_text(data: Data) -> bool:
+    """Whether the examples are text without a source."""
+    if isinstance(data, Datasets | Jsonl):
+        return data.source is None and data.messages is None
+    return isinstance(data, Text)
+
+
+def messages_of(data: Data) -> str | None:
+    """The field of chats; None for other data."""
+    return data.messages if isinstance(data, Datasets | Jsonl) else None
 
 
 DATA: Mapping[str, type[Table]] = {

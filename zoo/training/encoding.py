@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
+from zoo.running.tokenizer_file import encoded
 from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
 from zoo.training.data_tables import is_packed
 from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
@@ -36,6 +38,8 @@ def encode_parts(
     def part(examples: Sequence[Example], *, packed: bool) -> Sequence[AnyRow]:
         if isinstance(tokens, ReaderTokens):
             return encode_read(examples, tokens, max_length=longest, labels=labels, packed=packed)
+        if examples and examples[0].source is not None and tokens.of_decoder:
+            return [row for row in encode_answers(examples, tokens) if row.length <= longest]
         return encode(examples, tokens, max_length=longest, packed=packed)
 
     packed = is_packed(recipe.data)
@@ -69,6 +73,46 @@ def encode(
     _check_not_empty(sources, read)
     rows = (Row(source, target) for source, target in zip(read, targets, strict=True))
     return [row for row in rows if row.length <= max_length]
+
+
+def encode_answers(examples: Sequence[Example], tokens: Tokens) -> list[Row]:
+    """Encode prompts and their answers, or chats, for a decoder that learns the answers.
+
+    A prompt and its answer are one text. Its ids are those that `zoo run` makes of it, with the
+    special tokens that the tokenizer puts before a text, and the end token behind it. In a chat,
+    the template has written these. A token that belongs to the prompt and the answer is learned.
+
+    Raises:
+        InputError: the tokenizer cannot encode a text.
+    """
+    pieces = [
+        tuple(chain.from_iterable(zip(one.prompts, one.targets, strict=True))) for one in examples
+    ]
+    chats = examples[0].opening is not None
+    texts = ["".join(one) for one in pieces]
+    found = encoded(tokens.target, texts, add_special_tokens=not chats)
+    return [
+        _learned(encoding, [*accumulate(map(len, one))], [] if chats else [tokens.eos])
+        for encoding, one in zip(found, pieces, strict=True)
+    ]
+
+
+def _learned(encoding: Any, ends: Sequence[int], end: Sequence[int]) -> Row:
+    """A text whose answers are learned.
+
+    Args:
+        encoding: the text, as its tokenizer encodes it.
+        ends: where its pieces end: prompts and answers in turns.
+        end: the id that is put behind it.
+    """
+    n = len(encoding.ids)
+    while n and encoding.special_tokens_mask[n - 1]:
+        n -= 1  # the tokenizer's own end
+    labels = (
+        id_ if bisect_left(ends, stop) % 2 else IGNORED
+        for id_, (_, stop) in zip(encoding.ids[:n], encoding.offsets, strict=False)
+    )
+    return Row(None, array("i", [*encoding.ids[:n], *end]), array("i", [*labels, *end]))
 
 
 def special_spellings(examples: Sequence[Example], tokens: AnyTokens) -> list[str]:
@@ -125,7 +169,7 @@ def encode_read(
                     one.first,
                     [float(example.target_text)]
                     if kind == "number"
-                    else [float(label in example.labels) for label in labels],
+                    else [float(label in example.targets) for label in labels],
                     one.types,
                 )
                 for example, one in _read_whole(examples, tokens, max_length)
@@ -133,7 +177,7 @@ def encode_read(
         case "classes_of_words":
             words = tokens.encode_words([example.words for example in examples], longest=max_length)
             rows = (
-                Labelled(one.ids, _at_first(one, [number[label] for label in example.labels]))
+                Labelled(one.ids, _at_first(one, [number[label] for label in example.targets]))
                 for example, one in zip(examples, words, strict=True)
             )
             return [row for row in rows if row.n_labels]

@@ -1,4 +1,4 @@
-"""The values of fields in JSON lines and data sets: texts, and lists of words or labels."""
+"""The values of fields in JSON lines and data sets: texts, lists of words or labels, and chats."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time
 from decimal import Decimal
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
-from zoo.training.data_tables import two_of
+from zoo.training.data_tables import Datasets, Jsonl, two_of
 from zoo.training.split import Words
 from zoo.wording import did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
 
 
 def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None) -> str | Words:
@@ -24,11 +27,7 @@ def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None)
         TrainingError: there is no such field, it has fields itself, or a value in it is no text; or
             a list has a value that is none.
     """
-    try:
-        found = nested(row, name)
-    except (KeyError, TypeError):
-        hint = did_you_mean(name, row, f"it has: {', '.join(row) or 'none'}")
-        raise TrainingError(Problem(f"there is no field {quoted(name)}", help=hint)) from None
+    found = _found(row, name)
     if isinstance(found, Mapping):
         message = f"the field {quoted(name)} is not one text or label, but several values"
         fields = ", ".join(quoted(f"{name}.{key}") for key in found)
@@ -41,6 +40,15 @@ def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None)
             message = f"value {number} of the field {quoted(name)} is {what}, and no text or label"
             raise TrainingError(message)
     return tuple(_text(one, name, names) for one in found)
+
+
+def _found(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a field. Raises TrainingError if there is none."""
+    try:
+        return nested(row, name)
+    except (KeyError, TypeError):
+        hint = did_you_mean(name, row, f"it has: {', '.join(row) or 'none'}")
+        raise TrainingError(Problem(f"there is no field {quoted(name)}", help=hint)) from None
 
 
 def nested(row: Mapping[str, Any], name: str) -> Any:
@@ -70,26 +78,40 @@ def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
 
 
 class RowSides(NamedTuple):
-    """The sides of a row; `source` is None of text, and `second` of what is no pair of texts."""
+    """The sides of a row; `source` is None of text, `second` of what is no pair of texts, and
+    `opening` of what is no chat."""
 
     source: str | Words | None
     target: str | Words
     second: str | Words | None = None
+    opening: str | None = None
 
 
 def sides_of_row(
     row: Mapping[str, Any],
-    source: str | tuple[str, str],
-    target: str,
+    data: Datasets | Jsonl,
+    chats: Chats | None,
     names: Sequence[str] | None = None,
-) -> RowSides:
-    """The sides in these fields of a row, without the white space around them; `names` are those of
-    numbers of the target. Raises TrainingError as `field`."""
-    first, second = two_of(source)
-    read, wanted = field(row, first), field(row, target, names)
-    other = None if second is None else _stripped(field(row, second))
-    return RowSides(_stripped(read), _stripped(wanted), other)
+) -> list[RowSides]:
+    """The sides in the fields of a row: one example, but of a chat those that `chats` makes of it.
 
+    Args:
+        row: the values of its fields.
+        data: names the fields.
+        chats: writes chats; None for other data.
+        names: the names of numbers of the target.
 
-def _stripped(side: str | Words) -> str | Words:
-    return tuple(one.strip() for one in side) if isinstance(side, tuple) else side.strip()
+    Raises:
+        TrainingError: as `field` and `Chats.turns`.
+    """
+    if data.target is None:
+        assert chats is not None  # for the chats that there are then
+        name = str(data.messages)
+        found = chats.turns(_found(row, name), name)
+        return [RowSides(one.prompts, one.answers, opening=one.opening) for one in found]
+    wanted = field(row, data.target, names)
+    if data.source is None:
+        return [RowSides(None, wanted)]
+    first, second = two_of(data.source)
+    other = None if second is None else field(row, second)
+    return [RowSides(field(row, first), wanted, other)]

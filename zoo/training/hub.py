@@ -5,41 +5,44 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
-from zoo.training.fields import RowSides, field, nested, sides_of_row
+from zoo.training.fields import RowSides, nested, sides_of_row
 from zoo.wording import quoted
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """The readers of `datasets` for single files, by the endings of their names."""
 
 
-def read_split(data: Datasets, folder: Path, split: str) -> Iterator[RowSides]:
-    """The sides of the rows of one split. Text is as the data set has it; white space around the
-    sides of pairs is left out. A label that is stored as a number has its name.
+def read_split(
+    data: Datasets, folder: Path, split: str, chats: Chats | None
+) -> Iterator[tuple[int, RowSides]]:
+    """The sides of the rows of one split, as the data set has them, each with the number of its
+    row. A label that is stored as a number has its name.
 
     Args:
         data: names the data set and its fields.
         folder: the folder that a local `path` is relative to.
         split: the name of the split.
+        chats: writes chats; None for other data.
 
     Raises:
-        TrainingError: `datasets` is not installed or cannot load it; or a field is missing, or has
-            several values.
+        TrainingError: `datasets` is not installed or cannot load it; or as `sides_of_row`.
     """
     rows, name = _load(data, folder, split), name_of(data, folder)
-    names = _class_names(rows.features, data.target)
+    names = None if data.target is None else _class_names(rows.features, data.target)
     for number, row in enumerate(rows, 1):
         try:
-            if data.source is None:
-                yield RowSides(None, field(row, data.target, names))
-            else:
-                yield sides_of_row(row, data.source, data.target, names)
+            sides = sides_of_row(row, data, chats, names)
         except TrainingError as error:
             raise placed(error, Place(f"{name} ({split})", number)) from None
+        yield from ((number, one) for one in sides)
 
 
 def name_of(data: Datasets, folder: Path) -> str:

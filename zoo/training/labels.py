@@ -52,7 +52,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     if sides.predicts == "classes":
         _refuse_rows_of_bits(recipe, splits, number)
     own = _own_labels(start, number)
-    learned = sorted({label for example in splits.train for label in example.labels})
+    learned = sorted({label for example in splits.train for label in example.targets})
     if not (recipe.head.labels or own):
         _check_number(start, learned, number)
     if start.weights is not None and start.taken is None:
@@ -116,7 +116,7 @@ def labels_in(start: Start) -> tuple[str, ...]:
 
 def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
     """Raise TrainingError if all lists of labels are 1 or 0 for each class."""
-    lists = [example.labels for example in splits.train]
+    lists = [example.targets for example in splits.train]
     bits = {label for labels in lists for label in labels} <= {"0", "1"}
     if bits and number > 1 and all(len(labels) == number for labels in lists):
         message = "each list is 1 or 0 for each class, and no list of labels"
@@ -166,7 +166,7 @@ def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], fold
     unknown = [
         (part, label)
         for part, examples in splits.parts.items()
-        for label in sorted({one for example in examples for one in example.labels} - {*labels})
+        for label in sorted({one for example in examples for one in example.targets} - {*labels})
     ]
 
     def problem(label: str) -> Problem:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.files.endless import check_ends
@@ -17,6 +17,9 @@ from zoo.training.fields import sides_of_row
 from zoo.training.hub import name_of, read_split
 from zoo.training.split import Words
 from zoo.wording import quoted
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
 
 
 class Where(NamedTuple):
@@ -35,7 +38,7 @@ class Where(NamedTuple):
 class Line(NamedTuple):
     """The sides of one line. An empty side is missing; the source is None for text, and the second
     text is None for what is no pair of texts. The column where the target begins is None for JSON,
-    which can write the same text in several ways and places."""
+    which can write the same text in several ways and places. The opening is that of a chat."""
 
     source: str | Words | None
     target: str | Words
@@ -43,6 +46,7 @@ class Line(NamedTuple):
     target_at: Where | None = None
     second: str | Words | None = None
     target_column: int | None = None
+    opening: str | None = None
 
     @property
     def sides(self) -> dict[str, str | Words]:
@@ -55,6 +59,15 @@ class Line(NamedTuple):
         """The names of the sides that are lists."""
         return tuple(name for name, side in self.sides.items() if isinstance(side, tuple))
 
+    @property
+    def stripped(self) -> Line:
+        """The line without the white space around its sides."""
+        return self._replace(
+            source=_stripped(self.source),
+            target=_stripped(self.target),
+            second=_stripped(self.second),
+        )
+
     def place_of(self, label: str) -> Place:
         """The place of the target, or of a label in it; of its line, if that cannot be told."""
         at = self.target_at or self.source_at
@@ -64,20 +77,30 @@ class Line(NamedTuple):
         return at.place(len(before) + 2 if len(after) == 1 else 1)
 
 
+Side = TypeVar("Side", str | Words, str | Words | None)
+
+
+def _stripped(side: Side) -> Side:
+    if isinstance(side, tuple):
+        return tuple(one.strip() for one in side)
+    return None if side is None else side.strip()
+
+
 ReadPart = Callable[[Any], tuple[Iterator[Line], Path]]
 """Returns the lines of a part of the data, and the file that messages name."""
 
 
-def reader_of(data: Data, folder: Path) -> ReadPart:
-    """What reads the parts of a recipe's `[data]`, whose file names are relative to `folder`. It
-    raises `TrainingError` for a file that is missing, empty, or not in its form."""
+def reader_of(data: Data, folder: Path, chats: Chats | None = None) -> ReadPart:
+    """What reads the parts of a recipe's `[data]`, whose file names are relative to `folder`, with
+    `chats` to write chats. It raises `TrainingError` for a file that is missing, empty, or not in
+    its form."""
     match data:
         case Tsv():
             return lambda name: (_tsv(folder / name, data), folder / name)
         case Text():
             return lambda name: (text_lines(folder / name), folder / name)
         case Jsonl():
-            return lambda name: (_jsonl(folder / name, data), folder / name)
+            return lambda name: (_jsonl(folder / name, data, chats), folder / name)
         case Parallel():
             return lambda files: (
                 _parallel(folder / files.source, folder / files.target),
@@ -85,14 +108,16 @@ def reader_of(data: Data, folder: Path) -> ReadPart:
             )
         case Datasets():
             name = name_of(data, folder)
-            return lambda split: (_rows(data, folder, split, name), Path(name))
+            return lambda split: (_rows(data, folder, split, name, chats), Path(name))
 
 
-def _rows(data: Datasets, folder: Path, split: str, name: str) -> Iterator[Line]:
+def _rows(
+    data: Datasets, folder: Path, split: str, name: str, chats: Chats | None
+) -> Iterator[Line]:
     """The rows of a split of the data set `name`."""
-    for number, row in enumerate(read_split(data, folder, split), 1):
+    for number, row in read_split(data, folder, split, chats):
         at = Where(Path(f"{name} ({split})"), number, "")
-        yield Line(row.source, row.target, at, second=row.second)
+        yield Line(row.source, row.target, at, second=row.second, opening=row.opening)
 
 
 def read_whole(path: Path) -> str:
@@ -115,12 +140,14 @@ def text_lines(path: Path) -> Iterator[Line]:
 _EACH_A_TABLE = 'each line is a table: `{"text": "...", "label": "..."}`'
 
 
-def _jsonl(path: Path, data: Jsonl) -> Iterator[Line]:
+def _jsonl(path: Path, data: Jsonl, chats: Chats | None) -> Iterator[Line]:
+    # Numbers of texts are texts, as written; those of messages are for the template.
+    parsed = {} if chats else {"parse_int": str, "parse_float": str}
     for line in _lines(path):
         if not line.text.strip():
             continue
         try:
-            row = strict_json(line.text, parse_int=str, parse_float=str)  # texts, as written
+            row = strict_json(line.text, **parsed)
         except (ValueError, RecursionError) as error:
             told, column = getattr(error, "msg", error), getattr(error, "colno", 1)
             hint = _EACH_A_TABLE if line.text.startswith("[") else None
@@ -128,10 +155,11 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[Line]:
         if not isinstance(row, dict):
             raise TrainingError(Problem("this is JSON, but no table", line.place(), _EACH_A_TABLE))
         try:
-            sides = sides_of_row(row, data.source, data.target)
+            sides = sides_of_row(row, data, chats)
         except TrainingError as error:
             raise placed(error, line.place()) from None
-        yield Line(sides.source, sides.target, line, line, sides.second)  # there are no columns
+        for one in sides:  # there are no columns
+            yield Line(one.source, one.target, line, line, one.second, opening=one.opening)
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[Line]:
@@ -142,7 +170,7 @@ def _tsv(path: Path, data: Tsv) -> Iterator[Line]:
     for line in lines:
         written = line.text.split("\t")
         n_columns = max(n_columns, len(written))
-        columns = dict(enumerate(map(str.strip, written), 1))
+        columns = dict(enumerate(written, 1))
         source = columns.get(first, "")
         other = None if second is None else columns.get(second, "")
         rest = "\t".join(written[data.target - 1 :]).lstrip()
@@ -159,7 +187,7 @@ def _parallel(source: Path, target: Path) -> Iterator[Line]:
     for one, other in zip_longest(_lines(source), _lines(target)):
         if one is not None and other is not None:
             begin = len(other.text) - len(other.text.lstrip()) + 1
-            yield Line(one.text.strip(), other.text.strip(), one, other, target_column=begin)
+            yield Line(one.text, other.text, one, other, target_column=begin)
         elif left := one or other:
             ended = target if other is None else source
             raise TrainingError(

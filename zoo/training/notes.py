@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zoo.training.data_tables import messages_of
 from zoo.training.encoding import Parts, special_spellings
 from zoo.training.labels import labels_in
 from zoo.training.reader_tokens import ReaderTokens
@@ -38,13 +39,15 @@ class Notes:
         longest = self.start.recipe.training.max_length
         yield from self.start.notes
         yield from self.splits.notes()
+        is_chat = messages_of(self.start.recipe.data) is not None  # a template spells them out
         for name, part in self.splits.parts.items():
-            if spelled := special_spellings(part, self.tokens):
+            if not is_chat and (spelled := special_spellings(part, self.tokens)):
                 yield (
                     f"{name}: {len(spelled):,} of {len(part):,} examples spell out a special "
                     f"token, such as {quoted(spelled[0])}, which is read as the token and not as "
                     "text"
                 )
+        yield from self.joined()
         for name, count in self.left_out().items():
             yield (
                 f"{name}: {count:,} of {len(self.splits.parts[name]):,} pairs are left out, as "
@@ -59,6 +62,18 @@ class Notes:
                 f"max_length = {longest}, and {how}"
             )
         yield from self.start.recipe.notes()
+
+    def joined(self) -> Iterator[str]:
+        """A note, if no answer is set apart from its prompt by white space."""
+        first, tokens = self.splits.train[0], self.tokens
+        if isinstance(tokens, ReaderTokens) or not tokens.of_decoder:
+            return
+        if first.source is None or first.opening is not None:
+            return
+        edges = [(one.source_text[-1:], one.target_text[:1]) for one in self.splits.train]
+        if not any(before.isspace() or after.isspace() for before, after in edges):
+            shown = quoted(first.source_text[-20:] + first.target_text[:20])
+            yield f"train: no white space is between prompts and answers: the first are {shown}"
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have

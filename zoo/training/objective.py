@@ -25,7 +25,8 @@ class Batch(NamedTuple):
         source: ids (batch, source length), and their mask, False at padding; None for text.
         inputs: ids (batch, target length): the begin, then the target.
         target_mask: the mask of the inputs, False at padding; None if there is no padding.
-        labels: ids (batch, target length): the target, then the end; `IGNORED` at padding.
+        labels: ids (batch, target length): the target, then the end; `IGNORED` at padding, and
+            where the next token is of a prompt.
     """
 
     source: tuple[torch.Tensor, torch.Tensor] | None
@@ -104,8 +105,9 @@ def _collate_pairs(rows: Sequence[Row], tokens: Tokens, device: torch.device) ->
         real = _padded([[1] * len(row) for row in sources], 0).bool()
         source = ids.to(device), real.to(device)
     inputs = _padded([row.target[:-1] for row in rows], tokens.pad)
-    labels = _padded([row.target[1:] for row in rows], IGNORED)
-    mask = None if bool((labels != IGNORED).all()) else (labels != IGNORED).to(device)
+    labels = _padded([row.predicted for row in rows], IGNORED)
+    real = _padded([[1] * (len(row.target) - 1) for row in rows], 0).bool()
+    mask = None if bool(real.all()) else real.to(device)
     return Batch(source, inputs.to(device), mask, labels.to(device))
 
 

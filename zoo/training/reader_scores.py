@@ -137,12 +137,12 @@ class ReaderScores:
         pairs = [
             (label, guess, at is not None)
             for example, guesses, one in zip(test, guessed, encoded, strict=True)
-            for label, guess, at in zip(example.labels, guesses, one.first, strict=True)
+            for label, guess, at in zip(example.targets, guesses, one.first, strict=True)
         ]
         hits = sum(label == guess and read for label, guess, read in pairs)
         scored: dict[str, Any] = {"accuracy": hits / len(pairs), "words": len(pairs)}
         if marks_entities(names):
-            scored |= entity_scores([example.labels for example in test], guessed)._asdict()
+            scored |= entity_scores([example.targets for example in test], guessed)._asdict()
         return scored
 
     @cached_property

@@ -144,9 +144,10 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
         one = _learn(table, texts, model.vocab, encloses=True)
         return with_specials(one, one, table, model)
     targets = [example.target_text for example in examples]
-    sources = [example.source_text for example in examples if example.source is not None]
+    sources = [example.source_text for example in examples]
     if model.source_vocab is None:
-        one = _learn(table, targets, model.target_vocab, begins=True)
+        texts = [f"{prompt}{text}" for prompt, text in zip(sources, targets, strict=True)]
+        one = _learn(table, texts, model.target_vocab, begins=True)
         return with_specials(one, one, table, model)
     if table.shared:
         one = _learn(table, [*sources, *targets], model.target_vocab)

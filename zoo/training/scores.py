@@ -29,7 +29,8 @@ from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.batches import Row, batches, n_labels
 from zoo.training.data import read_lines
-from zoo.training.encoding import encode
+from zoo.training.data_tables import is_text
+from zoo.training.encoding import encode, encode_answers
 from zoo.training.extras import imported
 from zoo.training.lines import read_whole
 from zoo.training.objective import collate, summed_loss
@@ -37,9 +38,9 @@ from zoo.training.published import read_published
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.sides import Sides, sides_of
+from zoo.training.sides import Sides, is_of_decoder, sides_of
 from zoo.training.split import Example
-from zoo.training.start import find_data
+from zoo.training.start import chats_of, find_data
 from zoo.training.tokens import AnyTokens, Tokens, read_tokens
 from zoo.transformer import Transformer
 
@@ -59,10 +60,10 @@ def score(
     """Measure a model: its translations, how well it predicts a text, or what it finds in texts.
 
     A model that was trained by a recipe is measured on the test data of the recipe: a translator by
-    BLEU, a language model by its perplexity, a model that reads whole texts by what it predicts
-    (`zoo.training.reader_scores`). With a file of text as `data`, any decoder with a tokenizer is
-    measured: on each line, if it was trained on lines by its recipe, and otherwise on the text as a
-    whole.
+    BLEU, a language model by its perplexity, on the answers if it has learned these, a model that
+    reads whole texts by what it predicts (`zoo.training.reader_scores`). With a file of text as
+    `data`, any decoder with a tokenizer is measured: on each line, if it was trained on lines by
+    its recipe, and otherwise on the text as a whole.
 
     Args:
         model: a folder, or the name of a registered model.
@@ -95,17 +96,20 @@ def score(
         raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
     if data is not None and not os.path.exists(data):
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
+    names_text = data is not None and not os.path.isdir(data)
     if (folder / RECIPE).is_file():
-        if window is not None or stride is not None:
-            sides = sides_of(read_source(str(folder), registry)[0])
-            what = "this recipe's text are lines"
-            if sides is not None and sides.has_source:
-                what = f"{_measured(sides)} is measured on pairs"
-            raise InputError(f"a window is of a text as a whole, and {what}")
-        found = load(model, **options)
-        _prepare(found, weights)
-        return _by_recipe(folder, found, data, on_progress)
-    if data is None or Path(data).is_dir():
+        recipe = read_recipe(folder / RECIPE)
+        sides = sides_of(read_source(str(folder), registry)[0])
+        learns = None if sides is None or is_text(recipe.data) else _learner_of_pairs(sides)
+        if not (names_text and learns == _OF_ANSWERS):
+            if window is not None or stride is not None:
+                lines = "this recipe's text are lines"
+                what = lines if learns is None else f"{learns} is measured on pairs"
+                raise InputError(f"a window is of a text as a whole, and {what}")
+            found = load(model, **options)
+            _prepare(found, weights)
+            return _by_recipe(recipe, folder, found, data, on_progress)
+    if data is None or not names_text:
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
             "decoder, a file of text: `--data FILE`"
@@ -125,32 +129,41 @@ def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
 
 
 def _by_recipe(
-    folder: Path, model: Transformer, data: str | Path | None, on_progress: OnProgress
+    recipe: Recipe,
+    folder: Path,
+    model: Transformer,
+    data: str | Path | None,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     """The scores of a model that was trained by the recipe in its folder."""
-    recipe = read_recipe(folder / RECIPE)
     sides = sides_of(model.spec, model.origin)
     if sides is None:
         raise InputError(f"{model.spec.name} is not the model that this recipe has trained")
-    where = folder if data is None else Path(data)
-    if where.is_dir():
-        test = find_data(recipe, where).test
-        if not test:
-            raise recipe.error("the recipe has no test data", "data", "test")
-    elif sides.has_source:
-        hint = f"name the folder of the data files: {_measured(sides)} is measured on pairs"
-        raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
-    else:
-        test = read_lines(where)
     origin = model.origin or {}
     config = published_config(origin.get("base", origin))  # whose tokenizer it has
     published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
+    where = folder if data is None else Path(data)
+    if where.is_dir():
+        test = find_data(recipe, where, sides, chats_of(recipe, tokens, folder)).test
+        if not test:
+            raise recipe.error("the recipe has no test data", "data", "test")
+    elif sides.has_source:
+        learner = _learner_of_pairs(sides)
+        hint = f"name the folder of the data files: {learner} is measured on pairs"
+        raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
+    else:
+        test = read_lines(where)
     return score_test(model, tokens, test, recipe, on_progress)
 
 
-def _measured(sides: Sides) -> str:
+_OF_ANSWERS = "a model that answers"
+
+
+def _learner_of_pairs(sides: Sides) -> str:
     """What a model that learns from pairs is called."""
+    if is_of_decoder(sides):
+        return _OF_ANSWERS
     return "a translator" if isinstance(sides, Generation) else "a classifier"
 
 
@@ -166,7 +179,9 @@ def score_test(
     if isinstance(tokens, ReaderTokens):
         return ReaderScores(model, tokens, test, recipe, on_progress).measured()
     found = TextScores(model, tokens, test, recipe, on_progress)
-    return found.of_lines() if test[0].source is None else found.of_translations()
+    if test[0].source is None:
+        return found.of_lines()
+    return found.of_answers() if tokens.of_decoder else found.of_translations()
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,28 @@ class TextScores:
         line is predicted by itself, with its end, which counts as a token and a byte; lines longer
         than `max_length` are cut into pieces, as in training."""
         rows = encode(self.test, self.tokens, max_length=self.recipe.training.max_length)
+        n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in self.test)
+        return self._perplexity(rows, n_bytes)
+
+    def of_answers(self) -> dict[str, Any]:
+        """The perplexity of answers, given their prompts, in the same form. Each is predicted with
+        its end, which counts as a token and a byte. Texts longer than `max_length` are left out.
+
+        Raises:
+            TrainingError: all are.
+        """
+        longest, end = self.recipe.training.max_length, self.tokens.end
+        every = zip(self.test, encode_answers(self.test, self.tokens), strict=True)
+        kept = [(example, row) for example, row in every if row.length <= longest]
+        if not kept:
+            message = f"all test data is longer than max_length = {longest}"
+            raise self.recipe.error(message, "training", "max_length")
+        answers = [answer.removesuffix(end) for example, _ in kept for answer in example.targets]
+        n_bytes = sum(len(f"{answer}\n".encode()) for answer in answers)
+        return self._perplexity([row for _, row in kept], n_bytes)
+
+    def _perplexity(self, rows: Sequence[Row], n_bytes: int) -> dict[str, Any]:
+        """The perplexity of what is predicted in these rows."""
         device = input_device(self.model)
         nats, done = 0.0, 0
         with torch.inference_mode(), evaluating(self.model):
@@ -200,7 +237,6 @@ class TextScores:
                 nats += float(summed_loss(self.model, batch, label_smoothing=0.0))
                 done += len(places)
                 self.on_progress(done, len(rows))
-        n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in self.test)
         return perplexity_data(nats, n_labels(rows), n_bytes)
 
     def of_translations(self) -> dict[str, Any]:

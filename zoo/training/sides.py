@@ -14,6 +14,7 @@ from zoo.errors import Problem, TrainingError
 from zoo.purpose import Classes, Generation
 from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
+from zoo.training.data_tables import messages_of
 from zoo.training.recipe import Recipe
 
 
@@ -108,6 +109,9 @@ def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None
         hint = "a recipe trains models whose positions see no later ones"
         raise recipe.error(message, "model", help=hint)
     _check_classes(recipe, spec, found)
+    if messages_of(recipe.data) is not None and not is_of_decoder(found):
+        message = f"chats are for decoders, and {spec.name} learns from {data_of(found)[0]}"
+        raise recipe.error(message, "data", "messages", help=data_of(found)[1])
     limits = [found.longest]
     limits += [found.longest_source] if isinstance(found, Generation) else []
     longest = min((limit for limit in limits if limit is not None), default=None)
@@ -156,6 +160,11 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
         raise recipe.error(message, "labels", help=hint)
 
 
+def is_of_decoder(sides: Sides) -> bool:
+    """Whether the model is a decoder."""
+    return isinstance(sides, Generation) and not sides.has_source
+
+
 def data_of(sides: Sides) -> tuple[str, str]:
     """The kind of data that a model learns from, in words, and how a recipe states it."""
     if not isinstance(sides, Generation):
@@ -163,7 +172,11 @@ def data_of(sides: Sides) -> tuple[str, str]:
     if sides.has_source:
         form = 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
         return "pairs of source and target", form
-    return _TEXT, 'a decoder learns from `kind = "text"`'
+    return (
+        f"{_TEXT}, from prompts and their answers, or from chats",
+        'text is of `kind = "text"`; a prompt and its answer are the `source` and the `target` of '
+        '`kind = "jsonl"`, and a chat its `messages`',
+    )
 
 
 _TEXT = "text, one line for each example"

@@ -19,14 +19,18 @@ class Example(NamedTuple):
 
     Args:
         source: the source, or the text, or the first text of a pair, that a label is for; or the
-            words whose labels are the target; None for text that has no source.
-        target: the target, the text that has no source, or the label; or the labels of words.
+            words whose labels are the target; or what is read before each answer of a chat; None
+            for text that has no source.
+        target: the target, the text that has no source, or the label; or the labels of words, or
+            the answers of a chat.
         second: the second text of a pair with a label.
+        opening: of a chat, what is read before the first answer of all.
     """
 
     source: str | Words | None
     target: str | Words
     second: str | None = None
+    opening: str | None = None
 
     @property
     def source_text(self) -> str:
@@ -44,13 +48,21 @@ class Example(NamedTuple):
         return self.source if isinstance(self.source, tuple) else ()
 
     @property
-    def labels(self) -> Words:
-        """The label, or those of the words."""
+    def prompts(self) -> Words:
+        """The prompt, or what is read before each answer of a chat."""
+        return self.source if isinstance(self.source, tuple) else (self.source or "",)
+
+    @property
+    def targets(self) -> Words:
+        """The label or the answer, or those of the words or of a chat."""
         return self.target if isinstance(self.target, tuple) else (self.target,)
 
     @property
     def source_or_text(self) -> str:
-        """The key by which examples are split: the source, or for text the text itself."""
+        """The key by which examples are split: the source, for text the text itself, and for a chat
+        its opening."""
+        if self.opening is not None:
+            return self.opening
         return self.target_text if self.source is None else self.source_text
 
     @property

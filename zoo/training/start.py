@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError, ZooError, placed
+from zoo.errors import InputError, Place, Problem, TrainingError, ZooError, placed
 from zoo.registry import Registry
 from zoo.running.labels import published_config
 from zoo.running.text import no_pairs
@@ -16,18 +16,23 @@ from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
+from zoo.training.data_tables import messages_of
 from zoo.training.frozen import adapted_weights, frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader, Sides, data_of, find_sides
+from zoo.training.recipe_tokens import tokens_of
+from zoo.training.sides import Reader, Sides, data_of, find_sides, is_of_decoder
 from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
-from zoo.training.tokens import AnyTokens, folder_of
+from zoo.training.tokens import AnyTokens, Tokens, folder_of
 from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
 
 
 class Start(NamedTuple):
@@ -170,11 +175,59 @@ def _from_other(start: Start, registry: Registry) -> Start:
     )
 
 
-def find_data(recipe: Recipe, folder: Path) -> Splits:
-    """Read the data of a recipe, with files relative to `folder`. Raises as `read_data`."""
+def make_tokens(start: Start, examples: Sequence[Example] = ()) -> AnyTokens:
+    """Learn the tokenizers of a recipe from these examples, or read them. Raises as `tokens_of`."""
+    recipe, weights = start.recipe, start.weights
+    try:
+        return tokens_of(
+            recipe.tokenizer, examples, start.sides, recipe.folder, weights, start.published
+        )
+    except ZooError as error:
+        raise placed(error, recipe.document.place(("tokenizer",))) from None
+
+
+def find_chats(start: Start) -> Chats | None:
+    """What writes the chats of the data, if it has any. Raises as `make_tokens` and `chats_of`."""
+    if messages_of(start.recipe.data) is None:
+        return None
+    tokens = make_tokens(start)
+    assert start.weights is not None  # whose tokenizer this is
+    return chats_of(start.recipe, tokens, folder_of(start.weights))
+
+
+def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
+    """What writes the chats of the data, if it has any, for the model in a folder.
+
+    Raises:
+        TrainingError: the model has no chat template.
+        WeightsError: a file is damaged.
+    """
+    if messages_of(recipe.data) is None:
+        return None
+    from zoo.training.chats import Chats  # Jinja is imported for chats alone
+
+    assert isinstance(tokens, Tokens)  # of a decoder: `find_sides`
+    try:
+        return Chats.of(folder, tokens.end)
+    except InputError as error:
+        hint = "write one into a `chat_template.jinja` there"
+        told = [problem._replace(help=hint) for problem in error.problems]
+        raise placed(TrainingError(told), recipe.place("data", "messages")) from None
+
+
+def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> Splits:
+    """Read the data of a recipe, with files relative to `folder`, for a model that learns these
+    sides, and with `chats` to write chats. Raises as `read_data`."""
     seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
     try:
-        return read_data(recipe.data, folder, seed, partial(recipe.place, "data"))
+        return read_data(
+            recipe.data,
+            folder,
+            seed,
+            partial(recipe.place, "data"),
+            of_decoder=sides is not None and is_of_decoder(sides),
+            chats=chats,
+        )
     except TrainingError as error:
         raise placed(error, recipe.document.place(("data",))) from None
 
@@ -199,6 +252,8 @@ def check_sides(start: Start, splits: Splits) -> None:
     place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
     the reverse."""
     first, sides = splits.train[0], start.sides
+    if is_of_decoder(sides) and first.second is None and not _has_lists(first):
+        return
     predicts = sides.predicts if isinstance(sides, Reader) else None
     of_words = predicts == "classes_of_words"
     if (first.source is not None) != sides.has_source:
@@ -214,6 +269,12 @@ def check_sides(start: Start, splits: Splits) -> None:
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
     raise start.recipe.error(message, "data", wrong, help=form)
+
+
+def _has_lists(example: Example) -> bool:
+    """Whether a side is a list, and not of a chat."""
+    sides = (example.source, example.target)
+    return example.opening is None and any(isinstance(side, tuple) for side in sides)
 
 
 def _told_data(example: Example) -> str:

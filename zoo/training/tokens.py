@@ -29,7 +29,8 @@ PAD = 0
 class Tokens:
     """The tokenizers of a model, the same one for both sides if it has one vocabulary, and the
     special ids, some of which may be equal: where padding is, is known from lengths alone. `first`
-    is the id that each target has after `bos`, if there is one."""
+    is the id that each target has after `bos`, if there is one. `of_decoder` says whether they are
+    of a decoder, for which a prompt and its answer are one text."""
 
     source: Any
     target: Any
@@ -38,6 +39,7 @@ class Tokens:
     bos: int
     eos: int
     first: int | None = None
+    of_decoder: bool = False
 
     @property
     def begin(self) -> list[int]:
@@ -59,6 +61,12 @@ class Tokens:
         with tokenizer_code(_cannot_decode):
             decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
         return decoded
+
+    @property
+    def end(self) -> str:
+        """The token that ends a target, or text."""
+        found: str = self.target.id_to_token(self.eos)
+        return found
 
     @property
     def ids(self) -> dict[str, int]:
@@ -183,7 +191,7 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
             problems.append(_hidden(table.pad, pad))
     if problems:
         raise TrainingError(dict.fromkeys(problems))
-    return Tokens(source, target, source_pad, pad, bos, eos)
+    return Tokens(source, target, source_pad, pad, bos, eos, of_decoder=not model.has_source)
 
 
 def _hidden(token: str, id_: int) -> Problem:

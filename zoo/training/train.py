@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, ZooError, placed
+from zoo.errors import Problem, ZooError
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
@@ -27,10 +27,17 @@ from zoo.training.processes import (
 )
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.recipe_tokens import tokens_of
 from zoo.training.run import Run
 from zoo.training.split import Splits
-from zoo.training.start import Start, check_sides, check_specials, find_data, find_start
+from zoo.training.start import (
+    Start,
+    check_sides,
+    check_specials,
+    find_chats,
+    find_data,
+    find_start,
+    make_tokens,
+)
 from zoo.training.tokens import AnyTokens, read_tokens
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
@@ -79,7 +86,7 @@ def train(
     _refuse_unreadable(folder)
     start = find_start(found, registry)
     data_folder = found.folder if data is None else Path(data)
-    splits = find_data(found, data_folder)
+    splits = find_data(found, data_folder, start.sides, find_chats(start))
     check_sides(start, splits)
     start = with_labels(start, splits, data_folder)
     accelerator = make_accelerator()
@@ -165,21 +172,10 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
 
 
 def _make_tokens(start: Start, splits: Splits) -> AnyTokens:
-    """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, and if they cannot
+    """Make the tokenizers of a new run. Raises `TrainingError` as `make_tokens`, and if they cannot
     join pairs, or have no room for a text beside their special tokens."""
-    recipe = start.recipe
-    try:
-        tokens = tokens_of(
-            recipe.tokenizer,
-            splits.train,
-            start.sides,
-            recipe.folder,
-            start.weights,
-            start.published,
-        )
-    except ZooError as error:
-        raise placed(error, recipe.document.place(("tokenizer",))) from None
-    check_specials(recipe, tokens, splits)
+    tokens = make_tokens(start, splits.train)
+    check_specials(start.recipe, tokens, splits)
     return tokens
 
 

@@ -1,0 +1,109 @@
+"""Chats as a decoder learns them: what it reads before each answer, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zoo.errors import InputError, Problem, TrainingError
+from zoo.running.chat import ChatTemplate, read_messages
+from zoo.wording import quoted
+
+_NOW = datetime(2025, 1, 1)
+"""The time for templates that write the date: with another one on each day, no run could be
+repeated."""
+
+
+class Turns(NamedTuple):
+    """One text in which a decoder learns answers: what it is given before each, and the answer with
+    its end. `opening` is what is given before the first answer of the chat."""
+
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    opening: str
+
+
+@dataclass(frozen=True)
+class Chats:
+    """Writes chats by the chat template of the model that learns them.
+
+    Args:
+        template: the template.
+        end: the special token that ends an answer.
+    """
+
+    template: ChatTemplate
+    end: str
+
+    @classmethod
+    def of(cls, folder: Path, end: str) -> Chats:
+        """Those of the model in a folder. Raises InputError and WeightsError as `ChatTemplate`."""
+        return cls(ChatTemplate(folder, lambda: _NOW), end)
+
+    def turns(self, chat: object, name: str) -> list[Turns]:
+        """The texts of a chat, in which each answer follows what `zoo run` gives the model for it.
+        As a rule it is one text; an answer begins a new one if the template has written what comes
+        before it in another way for the answers of the assistant before, as templates do that drop
+        the thoughts of earlier answers. A message with which the assistant begins is no answer.
+
+        Args:
+            chat: the messages.
+            name: the name of the field that they are from.
+
+        Raises:
+            TrainingError: they are no messages, or the template does not accept them; none is an
+                answer; or the template does not write an answer behind what the model is given, or
+                without its end.
+        """
+        if not isinstance(chat, list | tuple) or not all(isinstance(one, Mapping) for one in chat):
+            hint = 'such as `[{"role": "user", "content": "Hello!"}, ...]`'
+            raise TrainingError(
+                Problem(f"the field {quoted(name)} is no list of messages", help=hint)
+            )
+        try:
+            messages = read_messages(chat)
+            answers = [
+                number
+                for number, message in enumerate(messages)
+                if number and message["role"] == "assistant"
+            ]
+            return self._turns(messages, answers)
+        except InputError as error:
+            raise TrainingError(error.problems) from None
+
+    def _turns(self, messages: list[dict[str, Any]], answers: list[int]) -> list[Turns]:
+        if not answers:
+            hint = 'its answers are the messages of the role "assistant"'
+            raise TrainingError(Problem("the chat has no answer that could be learned", help=hint))
+        found: list[Turns] = []
+        text = ""  # what the last one of them has so far
+        for number in answers:
+            prompt = self.template.render(messages[:number])
+            answer = self._answer(messages[: number + 1], prompt)
+            if found and prompt.startswith(text):
+                last = found[-1]
+                prompts = (*last.prompts, prompt.removeprefix(text))
+                found[-1] = last._replace(prompts=prompts, answers=(*last.answers, answer))
+            else:
+                opening = found[0].opening if found else prompt
+                found.append(Turns((prompt,), (answer,), opening))
+            text = prompt + answer
+        return found
+
+    def _answer(self, messages: list[dict[str, Any]], prompt: str) -> str:
+        """The last message with its end, as the template writes it behind a prompt."""
+        text = self.template.render(messages, answered=True)
+        where = f"the chat template in {quoted(self.template.path)}"
+        if not text.startswith(prompt):
+            message = f"{where} does not write message {len(messages)} behind the prompt for it"
+            hint = f"the prompt ends with {quoted(prompt[-40:])}: an answer has to go on from there"
+            raise TrainingError(Problem(message, help=hint))
+        answer, end, _ = text.removeprefix(prompt).partition(self.end)
+        if not end:
+            message = f"{where} does not end message {len(messages)} with {quoted(self.end)}"
+            hint = "state in `[tokenizer]` which special token ends an answer, as `eos`"
+            raise TrainingError(Problem(message, help=hint))
+        return answer + end
