@@ -100,11 +100,12 @@ def score(
     if (folder / RECIPE).is_file():
         recipe = read_recipe(folder / RECIPE)
         sides = sides_of(read_source(str(folder), registry)[0])
-        learns = None if sides is None or is_text(recipe.data) else _learner_of_pairs(sides)
-        if not (names_text and learns == _OF_ANSWERS):
+        answers = sides is not None and is_of_decoder(sides) and not is_text(recipe.data)
+        if not (answers and names_text):
             if window is not None or stride is not None:
-                lines = "this recipe's text are lines"
-                what = lines if learns is None else f"{learns} is measured on pairs"
+                what = "this recipe's text are lines"
+                if sides is not None and not is_text(recipe.data):
+                    what = f"{_learner_of_pairs(sides)} is measured on pairs"
                 raise InputError(f"a window is of a text as a whole, and {what}")
             found = load(model, **options)
             _prepare(found, weights)
@@ -157,13 +158,10 @@ def _by_recipe(
     return score_test(model, tokens, test, recipe, on_progress)
 
 
-_OF_ANSWERS = "a model that answers"
-
-
 def _learner_of_pairs(sides: Sides) -> str:
     """What a model that learns from pairs is called."""
     if is_of_decoder(sides):
-        return _OF_ANSWERS
+        return "a model that answers"
     return "a translator" if isinstance(sides, Generation) else "a classifier"
 
 
