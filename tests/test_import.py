@@ -573,6 +573,14 @@ def test_unknown_model_type(source: Path) -> None:
     assert "docs/write-a-family.md" in message
 
 
+def test_a_model_type_that_no_family_reads_is_no_misspelt_one(source: Path) -> None:
+    """Gemma 4 with images and sounds is another model than Gemma."""
+    change_config(source, model_type="gemma4")
+    message = refused(source, at="config.json")
+    assert "no family reads the model_type `gemma4`" in message
+    assert "did you mean" not in message
+
+
 def test_a_source_that_is_no_folder(source: Path) -> None:
     with pytest.raises(zoo.WeightsError, match="this is not a folder"):
         import_folder(source / "config.json", source / "output")
