@@ -194,6 +194,33 @@ def test_labels_as_ids_without_a_tokenizer(
     assert "text is written as ids" in refused("run", model, image, "--label", "a cat")
 
 
+def test_captions_of_a_model_that_states_its_tokens_elsewhere(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BLIP begins with `bos_token_id` and ends with `sep_token_id` of an inner table, where another
+    token is said to be the end. A file of such settings goes first."""
+    case = CASES["blip"]
+    theirs = make_model(case).eval()
+    processor = transformers.BlipImageProcessorPil(size={"height": 12, "width": 12})
+    pixels = processor(images=[Image.open(draw("a.png"))], return_tensors="pt")["pixel_values"]
+    endless = theirs.generate(pixels, max_new_tokens=6)[0].tolist()
+    theirs.config.text_config.sep_token_id = endless[3]
+    expected = theirs.generate(pixels, max_new_tokens=6)[0].tolist()
+    assert expected == endless[: endless.index(endless[3]) + 1]
+    save(theirs, case, tmp_path / "hf")
+    processor.save_pretrained(tmp_path / "hf")
+    own = tmp_path / "hf/generation_config.json"
+    own.unlink(missing_ok=True)
+    model = imported(tmp_path / "hf")
+    found = reported(capsys, model, "a.png", "-n", "6")
+    assert [3, *found["ids"]] == expected
+    assert run(["export", model, "--to", "hf", "-o", "back"]) == 0
+    assert not Path("back/generation_config.json").exists()
+    own.write_text('{"decoder_start_token_id": 3, "eos_token_id": 96}')
+    found = reported(capsys, imported(tmp_path / "hf", "other"), "a.png", "-n", "6")
+    assert [3, *found["ids"]] == endless
+
+
 @pytest.mark.parametrize("variant", ["", ".trocr", ".small_trocr"])
 def test_captions(
     variant: str,

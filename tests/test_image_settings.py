@@ -48,6 +48,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "crop_size": {"height": 23, "width": 23},
         **IMAGENET,
     },
+    "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 22, "width": 22}},
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 22, "width": 22}},
     "siglip, the shorter side": {"image_processor_type": "SiglipImageProcessor", "size": 22},
     "gemma3": {
@@ -137,7 +138,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
-MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3"]
+MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 

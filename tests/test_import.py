@@ -573,6 +573,14 @@ def test_unknown_model_type(source: Path) -> None:
     assert "docs/write-a-family.md" in message
 
 
+def test_a_model_type_that_no_family_reads_is_no_misspelt_one(source: Path) -> None:
+    """Gemma 4 with images and sounds is another model than Gemma."""
+    change_config(source, model_type="gemma4")
+    message = refused(source, at="config.json")
+    assert "no family reads the model_type `gemma4`" in message
+    assert "did you mean" not in message
+
+
 def test_a_source_that_is_no_folder(source: Path) -> None:
     with pytest.raises(zoo.WeightsError, match="this is not a folder"):
         import_folder(source / "config.json", source / "output")
@@ -984,6 +992,9 @@ def test_tied_copies_that_differ(source: Path) -> None:
     change_config(source, tie_word_embeddings=True)
     message = refused(source)
     assert "`model.embed_tokens.weight` must be the same as `lm_head.weight`" in message
+    assert "let it say that they are not tied" in message
+    change_config(source, tie_word_embeddings=False)  # as the message says
+    import_folder(source, source.parent / "mine")
 
 
 def test_tied_copies_that_agree(source: Path) -> None:
@@ -1133,7 +1144,38 @@ def test_pickle(source: Path) -> None:
 
 def test_no_weights(source: Path) -> None:
     (source / "model.safetensors").unlink()
-    assert "there is no model.safetensors" in refused(source)
+    message = refused(source)
+    assert "there is no model.safetensors" in message
+    assert "help" not in message
+
+
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "model-Q4_K_M.gguf"])
+def test_weights_under_another_name(source: Path, name: str) -> None:
+    (source / "model.safetensors").rename(source / name)
+    assert f"there is `{name}`; read are model.safetensors, and " in refused(source)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_pointer_of_git_lfs(source: Path, name: str) -> None:
+    """Of a clone that was made without it."""
+    pointer = f"version https://git-lfs.example/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    (source / name).write_text(pointer)
+    assert "a pointer of Git LFS is in the place of the file" in refused(source, at=name)
+
+
+def test_a_pointer_of_git_lfs_in_the_place_of_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.example/spec/v1\n")
+    with pytest.raises(zoo.WeightsError, match=r"`git lfs pull` .* fetches the file itself"):
+        zoo.load(path)
+
+
+def test_a_missing_tensor_is_told_by_its_name_in_the_checkpoint(source: Path) -> None:
+    change_tensors(source, lambda t: t.pop("lm_head.weight"))
+    assert (
+        "the checkpoint has no tensor that becomes `head.out.weight`, where it is called "
+        "`lm_head.weight`"
+    ) in refused(source)
 
 
 def test_a_header_that_nests_without_end(source: Path) -> None:

@@ -89,6 +89,15 @@ def test_a_parent_that_no_registry_has(toy: Path, own_families: Path, refused: R
         assert f"{place}there is no family `{name[:70]}" in refused("lint", str(toy))
 
 
+def test_settings_of_generation_that_no_configuration_states(toy: Path) -> None:
+    with toy.open("a") as file:
+        file.write('\n[generation]\neos_token_id = "= hidden_siz"\n')
+    line = toy.read_text().count("\n")
+    message = told(toy)
+    assert f"{toy}:{line}:" in message
+    assert "hidden_siz" in message
+
+
 @pytest.mark.parametrize("version", ["2", "true", "1.0"])
 def test_another_format(toy: Path, version: str) -> None:
     change(toy, "format = 1", f"format = {version}")

@@ -17,6 +17,7 @@ from zoo.document import Document
 from zoo.errors import Place, Problem, WeightsError
 from zoo.files.endless import check_ends
 from zoo.files.hints import inside
+from zoo.files.pointer import check_is_whole
 from zoo.wording import quoted
 
 MAX_BYTES = 10_000_000
@@ -110,12 +111,13 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
     """Parse the bytes of a file by `loads`.
 
     Raises:
-        WeightsError: they are not JSON; the error has the place.
+        WeightsError: they are not JSON, or those of a pointer; the error has the place.
     """
     place = Place(str(path))
     if raw.startswith(BOM_UTF8):
         help_ = "save it as UTF-8 without one; other programs do not read it either"
         raise WeightsError(Problem("not JSON: it begins with a byte order mark", place, help_))
+    check_is_whole(raw, place)
     try:
         return loads(raw.decode("utf-8"))
     except json.JSONDecodeError as error:

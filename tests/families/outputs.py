@@ -56,14 +56,17 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         images = None
     elif case.images_of_texts and images is not None:
         images = images[:, None]
+    target, target_mask = "decoder_input_ids", "decoder_attention_mask"
+    if case.kind == "encoder_decoder" and target not in taken(model):
+        target, target_mask = "input_ids", "attention_mask"  # beside an image
     arguments = {
         "attention_mask": as_numbers(inputs.mask),
         "token_type_ids": inputs.types,
         "global_attention_mask": as_numbers(inputs.global_tokens),
         "pixel_values": images,
         memory: inputs.memory,
-        "decoder_input_ids": None if case.rereads else inputs.target,
-        "decoder_attention_mask": None if case.rereads else as_numbers(inputs.target_mask),
+        target: None if case.rereads else inputs.target,
+        target_mask: None if case.rereads else as_numbers(inputs.target_mask),
         **of_any_size,
     }
     if "noise" in taken(model):  # by which patches are sorted before the last are hidden, if any
@@ -77,6 +80,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         output = model.base_model(**{source: inputs.source}, **given)
     embeds = "text_embeds" in output or "image_embeds" in output
     names = THEIR_NAMES | ({"last_hidden_state": "encoder"} if embeds else {})
+    if "logits" in output:  # which are made of such vectors, if there are any
+        names = {theirs: ours for theirs, ours in names.items() if "embeds" not in theirs}
     if case.kind == "dual_encoder":
         names = DUAL_NAMES
     elif output.keys() & names.keys() == {"pooler_output"}:

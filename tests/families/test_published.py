@@ -16,7 +16,7 @@ from families.checkpoints import load, make_model, save
 from families.conformance import Truth, check, registry, run
 from families.inputs import make_inputs
 from families.outputs import taken
-from zoo import import_folder
+from zoo import export_folder, import_folder
 from zoo.errors import WeightsError
 
 ESM = all_cases()["esm"]
@@ -82,3 +82,21 @@ def test_what_an_older_trocr_kept_beside_sinusoids_is_dropped(
     save_file({**load_file(file), name: torch.zeros(1)}, file, {"format": "pt"})
     import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
     zoo.load(tmp_path / "imported")
+
+
+@pytest.mark.parametrize("model_type", ["deberta", "deberta-v2"])
+def test_positions_that_pretraining_left_in_a_deberta_are_dropped(
+    tmp_path: Path, model_type: str
+) -> None:
+    """Where `position_biased_input` is false, `transformers` does not read them."""
+    case = all_cases()[model_type]
+    save(make_model(case), case, tmp_path / "original")
+    file = tmp_path / "original" / "model.safetensors"
+    own = load_file(file)
+    more = {"deberta.embeddings.position_embeddings.weight": torch.ones(64, 48)}
+    save_file({**own, **more}, file, {"format": "pt"})
+    import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
+    export_folder(tmp_path / "imported", tmp_path / "exported", registry=registry())
+    back = load_file(tmp_path / "exported" / "model.safetensors")
+    assert back.keys() == own.keys()
+    assert all(torch.equal(back[name], own[name]) for name in own)

@@ -9,7 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.hints import listed
 from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
+from zoo.files.pointer import START, check_is_whole
 from zoo.json_files import read_json
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.header_json import read_entries
@@ -20,6 +22,7 @@ _ITEM_BYTES = {**ITEM_BYTES, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E8M0"
 """The bytes per element of what is read, as it is or to make floats of it."""
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+_OTHERS = ("*.safetensors", "*.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,14 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
                 help="ask for the weights as safetensors, or convert them where you trust them",
             )
         )
-    raise WeightsError(Problem(f"there is no {WEIGHTS}", Place(str(folder))))
+    others = sorted(Path(path.name) for pattern in _OTHERS for path in folder.glob(pattern))
+    hint = None
+    if others:
+        hint = (
+            f"there is {listed(others)}; read are {WEIGHTS}, and the shards that "
+            f"{WEIGHTS_INDEX} names"
+        )
+    raise WeightsError(Problem(f"there is no {WEIGHTS}", Place(str(folder)), hint))
 
 
 def _indexed(folder: Path) -> dict[str, Stored]:
@@ -117,9 +127,11 @@ def _entries(path: Path) -> dict[str, Stored]:
     """Return the tensors in the header of a safetensors file.
 
     Raises `ValueError` if the header is malformed, or if the tensors do not fill the file without
-    gaps.
+    gaps, and `WeightsError` for a pointer.
     """
     with path.open("rb") as file:
+        check_is_whole(file.read(START), Place(str(path)))
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_JSON_BYTES:
             raise ValueError(f"its header would be {length:,} bytes long")

@@ -151,7 +151,8 @@ class Conversion:
             Problem(
                 f"`{copy}` must be the same as `{original}`, and is not",
                 self.where,
-                help="the model has one tensor in the place of the two",
+                help="the model has one tensor in the place of the two; if it is config.json that "
+                "ties them, and both are meant, let it say that they are not tied",
             )
             for copy, original in self.plan.copies.items()
             if self._identity(copy) != self._identity(original)

@@ -12,6 +12,7 @@
     [let]                             # named values
     [spec]                            # the spec
     [export]                          # what a new configuration states besides
+    [generation]                      # the settings of generation where there is no file of them
     [legacy]                          # parts of names that old checkpoints spell differently
     [weights]                         # a rule for each kind of tensor
 
@@ -122,15 +123,17 @@ class _Head(BaseModel):
     let: dict[str, Any] = Field(default_factory=dict[str, Any])
     spec: dict[str, Any] = Field(default_factory=dict[str, Any])
     export: dict[str, Any] = Field(default_factory=dict[str, Any])
+    generation: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family, including the statements of its parents. `let`, `spec`, `export` and `rules` know
-    the places of their values. `export` has the keys of a configuration that `transformers` reads,
-    and the family does not, with what a new configuration states for them."""
+    """A family, including the statements of its parents. `let`, `spec`, `export`, `generation` and
+    `rules` know the places of their values. `export` has the keys of a configuration that
+    `transformers` reads, and the family does not, with what a new configuration states for them;
+    `generation` those of the settings of generation, where a checkpoint has no file of them."""
 
     name: str
     path: Path
@@ -142,6 +145,7 @@ class Family:
     let: Mapping[str, tuple[Any, Document]]
     spec: Table
     export: Mapping[str, tuple[Any, Document]]
+    generation: Mapping[str, tuple[Any, Document]]
     legacy: Mapping[str, str]
     rules: Mapping[str, tuple[Rule, Document]]
     n_lines: int = field(compare=False)
@@ -177,7 +181,7 @@ class Family:
     def expressions(self) -> Iterator[str]:
         """Yield every expression."""
         yield from _expressions(self.spec)
-        for value, _ in (*self.let.values(), *self.export.values()):
+        for value, _ in (*self.let.values(), *self.export.values(), *self.generation.values()):
             yield from _expressions(value)
         for rule, _ in self.rules.values():
             yield from rule.expressions()
@@ -236,6 +240,7 @@ def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -
         let={name: (value, document) for name, value in head.let.items()},
         spec=spec,
         export={key: (value, document) for key, value in head.export.items()},
+        generation={key: (value, document) for key, value in head.generation.items()},
         legacy=head.legacy,
         rules={name: (rule, document) for name, rule in head.weights.items()},
         n_lines=sum(bool(line.strip()) for line in (document.text or "").splitlines()),
@@ -317,6 +322,7 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
         let={**parent.let, **own.let},
         spec=_merge(parent.spec, own.spec),
         export={**parent.export, **own.export},
+        generation={**parent.generation, **own.generation},
         legacy={**parent.legacy, **own.legacy},
         rules={**kept, **own.rules},
     )

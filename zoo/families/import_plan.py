@@ -37,7 +37,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.files.hints import of_repository
-from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG
+from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG, SETTINGS
 from zoo.json_files import JsonFile, json_value, read_json
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
@@ -146,8 +146,11 @@ def plan_import(
     idle = set(plan.dropped) - plan.computed.keys()
     whole = tensors if change is None else adapted(tensors, change, plan, spec)
     read = {key: tensor for key, tensor in whole.items() if key not in idle}
-    tokenizers = marian_tokenizers(companions, source)
-    planned = Import(spec, family, plan, read, origin, companions, tokenizers, where)
+    made = marian_tokenizers(companions, source)
+    if family.generation and not any(one.name == SETTINGS for one in companions):
+        settings = f"{json.dumps(scope.generation(), indent=2)}\n"
+        made = (*made, Companion(SETTINGS, settings.encode()))
+    planned = Import(spec, family, plan, read, origin, companions, made, where)
     _check_dtypes(planned)
     usual = next(iter(planned.dtypes))
     if stated_dtype(file.data) in (None, usual):

@@ -142,6 +142,7 @@ def _check(
     place = Place(str(family.path))
     plan = make_plan(spec, scope, rules, keys, place)
     _check_shapes(plan, spec, family)
+    scope.generation()
     return True
 
 

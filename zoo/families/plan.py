@@ -237,7 +237,7 @@ class _Planner:
                 self.become(active, matches)
             elif active.zoo:
                 self.absent(active)
-        self.check_whole()
+        self.check_whole(rules)
         return self.plan
 
     def use(self, key: str, rule: str) -> None:
@@ -311,27 +311,37 @@ class _Planner:
                 name for name in self.spec.tensors if active.zoo[0].match(name) is not None
             ]
 
-    def check_whole(self) -> None:
-        for keys in _alike(self.keys - self.used.keys()):
-            self.report(f"the family `{self.family.name}` has no rule for the tensor {keys}")
+    def check_whole(self, rules: Sequence[ActiveRule]) -> None:
+        for key, more in _alike(self.keys - self.used.keys()):
+            message = f"the family `{self.family.name}` has no rule for the tensor `{key}`{more}"
+            self.report(message)
         # Tensors that another rule has made are not missing.
         self.plan.zeros = [name for name in self.plan.zeros if name not in self.made_by]
         made = {*self.made_by, *self.plan.zeros}
-        for names in _alike(self.spec.tensors.keys() - made):
-            self.report(f"the checkpoint has no tensor that becomes {names}")
+        for name, more in _alike(self.spec.tensors.keys() - made):
+            called = self.called(name, rules)
+            there = "" if called is None else f", where it is called `{called}`"
+            self.report(f"the checkpoint has no tensor that becomes `{name}`{there}{more}")
         if self.problems:
             raise WeightsError(self.problems)
+
+    def called(self, name: str, rules: Iterable[ActiveRule]) -> str | None:
+        """What the checkpoint would call a tensor of the model; None if no rule makes it."""
+        shape = self.spec.tensors[name].shape
+        ends = ((active, target.match(name)) for active in rules for target in active.zoo)
+        keys = (active.keys(found, shape)[0] for active, found in ends if found is not None)
+        return next(keys, None)
 
     def report(self, message: str, *related: tuple[str, Place]) -> None:
         self.problems.append(Problem(message, self.where, related=related))
 
 
-def _alike(names: Iterable[str]) -> Iterator[str]:
+def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield names for messages of what they do not have: of those that differ only in the numbers
-    of layers or experts, the first and how many more there are."""
+    of layers or experts, the first, and the words for how many more there are."""
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
         groups.setdefault(_NUMBER.sub("", name), []).append(name)
     for first, *others in groups.values():
         more = f", and none for {len(others):,} more that differ from it only in numbers"
-        yield f"`{first}`{more if others else ''}"
+        yield first, more if others else ""

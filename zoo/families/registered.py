@@ -84,7 +84,8 @@ class Families:
             message = "`model_type` must say what kind of model this is"
             raise WeightsError(Problem(message, file.place("model_type")))
         if model_type not in self.by_model_type:
-            near = nearest(model_type, self.by_model_type)
+            known = model_type in self._defaults  # another model, and no misspelt name of one
+            near = None if known else nearest(model_type, self.by_model_type)
             raise WeightsError(
                 Problem(
                     f"no family reads the model_type {quoted(model_type)}",

@@ -66,6 +66,14 @@ class Scope(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self.config, **self.family.let, **self._known})
 
+    def generation(self) -> dict[str, Any]:
+        """Return the settings of generation that the family knows. Raises `SpecError` if an
+        expression has no value."""
+        return {
+            key: self.value(value, document, ("generation", key))
+            for key, (value, document) in self.family.generation.items()
+        }
+
     @contextmanager
     def reading(self) -> Generator[set[str]]:
         """Yield the set of keys of the configuration that the block reads, including those that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from zoo.files.of_model import CONFIG, RECIPE, WEIGHTS, WEIGHTS_INDEX
@@ -33,11 +33,11 @@ def inside(folder: Path) -> str:
         going_on = f"`zoo train RECIPE -o {typed(folder)} --resume` goes on with it"
         return f"the training in it has not ended; {going_on}"
     if not has_weights and (found := [path for path in paths if _is_meant(path)]):
-        return f"name what is meant: {_listed(found)}"
+        return f"name what is meant: {listed(found)}"
     if folder / CONFIG in paths:
         return f"`zoo import {typed(folder)}` makes a model of a published checkpoint"
     held = [Path(path.name) for path in paths]
-    return f"there is no spec (.toml) and no .safetensors in it, but {_listed(held)}"
+    return f"there is no spec (.toml) and no .safetensors in it, but {listed(held)}"
 
 
 def of_saved(path: Path) -> str:
@@ -84,12 +84,13 @@ def near(path: Path) -> str:
     return inside(path.parent)
 
 
+def listed(paths: Sequence[Path]) -> str:
+    """Return paths for messages, quoted; of many, the first ones and how many more there are."""
+    more = f" and {len(paths) - _MOST} more" if len(paths) > _MOST else ""
+    return ", ".join(quoted(path, 200) for path in paths[:_MOST]) + more
+
+
 def _is_meant(path: Path) -> bool:
     if path.suffix.lower() in (".toml", ".safetensors"):
         return os.path.isfile(path) and path.name != _REGISTRY
     return any(os.path.isfile(path / name) for name in (WEIGHTS, WEIGHTS_INDEX))
-
-
-def _listed(paths: list[Path]) -> str:
-    more = f" and {len(paths) - _MOST} more" if len(paths) > _MOST else ""
-    return ", ".join(quoted(path, 200) for path in paths[:_MOST]) + more

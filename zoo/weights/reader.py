@@ -18,6 +18,7 @@ from pathlib import Path
 from blake3 import blake3 as blake3_of
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.pointer import START, check_is_whole
 from zoo.machine.threads import on_all_cores
 from zoo.weights.file import (
     MAX_JSON_BYTES,
@@ -217,6 +218,7 @@ def _head_of(file: OpenFile) -> bytes:
     """The bytes before the tensors in a safetensors file."""
     if file.size <= 8:
         raise not_whole(f"it is {file.size} bytes long", file.place)
+    check_is_whole(file.head(min(START, file.size)), file.place)
     if file.head(9)[8:] != b"{":
         raise no_safetensors(file.place)
     length = int.from_bytes(file.head(8), "little")
