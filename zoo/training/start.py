@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, ZooError, placed
+from zoo.files.of_model import RECIPE
 from zoo.registry import Registry
 from zoo.running.labels import published_config
 from zoo.running.text import no_pairs
@@ -108,14 +109,13 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     form."""
     folder, name = recipe.folder, recipe.head.model
     if (folder / name).suffix == ".toml" and weights_path(folder).exists():
-        raise TrainingError(
-            Problem(
-                f"there is no spec {quoted(name)}",
-                place,
-                help="the model beside the recipe holds it: "
-                f"`zoo show {typed(folder)} --resolved > {typed(folder / name)}`",
-            )
+        commands = (  # which write nothing into that folder: a bundle has no other files
+            "mkdir again",
+            f"cp {typed(folder / RECIPE)} again",
+            f"zoo show {typed(folder)} --resolved > {typed(Path('again', name))}",
         )
+        hint = f"the model beside the recipe holds it: `{' && '.join(commands)}`"
+        raise TrainingError(Problem(f"there is no spec {quoted(name)}", place, hint))
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
