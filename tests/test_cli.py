@@ -122,8 +122,12 @@ def test_build_json(command: Command, project: Path) -> None:
 def test_build_takes_every_seed(seed: int, command: Command) -> None:
     assert command("build", "tiny.toml", "--seed", seed)[0] == 0
     built = zoo.build("tiny.toml", seed=seed).state_dict()
-    loaded = zoo.load("tiny").state_dict()
+    model = zoo.load("tiny")
+    loaded = model.state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in built.items())
+    assert f": initial weights of seed {seed}\n" in command("load", "tiny")[1]
+    zoo.save(model, "tiny")  # which may have been trained
+    assert "initial weights" not in command("load", "tiny")[1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
