@@ -741,6 +741,14 @@ def test_what_a_run_leaves_can_be_made_again(
     assert made is not None
     assert made["content_digest"] == digest
     assert sorted(path.name for path in Path("bundle").iterdir()) == before
+    # A file of this name in the working directory may be another model.
+    Path("model.toml").write_text(Path("again/model.toml").read_text())
+    assert zoo.train("bundle/recipe.toml", output="same", data=tmp_path) is not None
+    Path("model.toml").write_text(MODEL.replace("d_ff = 32", "d_ff = 64"))
+    with pytest.raises(zoo.TrainingError, match="another model than that which is beside") as other:
+        zoo.train("bundle/recipe.toml", output="other", data=tmp_path)
+    assert f"holds it: `{commands}`" in str(other.value)
+    assert not Path("other").exists()
 
 
 def test_packed_text(toy: Toy, tmp_path: Path) -> None:
