@@ -285,8 +285,8 @@ def test_initial_weights_replace_none_but_initial_ones(
         zoo.save(model, folder)
         what = "imported weights"
     else:
-        (folder / "tokenizer.json").write_text("{}")
-        what = "the weights that tokenizer.json belongs to"
+        zoo.save(model, folder)  # after a loop of one's own
+        what = "weights that `zoo build` has not made, and that may be trained"
     before = contents(project)
     assert refused("build", "spec.toml", "-o", "out", "--seed", "1") == (
         f"out/model.safetensors: error: initial weights would take the place of {what}\n"

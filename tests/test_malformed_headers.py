@@ -53,6 +53,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "the name of the plugin `\N{REPLACEMENT CHARACTER}` is not one": lambda data: data[
         "provenance"
     ]["plugins"].update({"\x9b": "1"}),
+    "the seed is no string": lambda data: data["provenance"].update(seed=1),
     "`origin` is no object": lambda data: data["provenance"].update(origin=1),
     "the tie of `a` is no string": lambda data: data["ties"].update(a=1),
     "the key `ties` is missing": lambda data: data.pop("ties"),

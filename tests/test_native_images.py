@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import zoo
 from zoo.generation.decoding import Decoding
 from zoo.generation.fixed_cache import FixedCache
-from zoo.transformer import images_of_texts
+from zoo.image_inputs import images_of_texts
 
 IMAGE_ID, VOCAB = 9, 23
 SPEC: dict[str, Any] = {

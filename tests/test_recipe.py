@@ -298,6 +298,8 @@ def test_a_valid_recipe_is_told_with_its_model_and_examples(project: Path) -> No
     status, out, err = validated(project, "recipe.toml", "model.toml", "--json")
     assert (status, err) == (0, "")
     recipe, spec = json.loads(out)
+    digest = recipe.pop("data_digest")
+    assert digest.startswith("sha256:")
     assert recipe == {
         "spec": "recipe.toml",
         "valid": True,
@@ -309,7 +311,8 @@ def test_a_valid_recipe_is_told_with_its_model_and_examples(project: Path) -> No
     }
     assert spec["spec_digest"] == model.digest
     assert validated(project, "recipe.toml")[1] == (
-        f"recipe.toml: toy, model: toy {model.digest}, examples: {len(PAIRS) - 4} train, 4 valid\n"
+        f"recipe.toml: toy, model: toy {model.digest}, data: {digest}, "
+        f"examples: {len(PAIRS) - 4} train, 4 valid\n"
     )
 
 

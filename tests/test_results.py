@@ -112,6 +112,38 @@ def test_runs_of_other_models_share_no_line(runs: list[Path]) -> None:
     assert {name: len(group) for name, group in by_seed(two).items()} == {"1e-2-0": 1, "1e-2-1": 1}
 
 
+def test_runs_of_other_data_share_no_line(
+    sweep: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the files have the same names, as on another machine."""
+    shutil.copy(sweep / "model.toml", "model.toml")
+    lines = (sweep / "toy.txt").read_text()
+    recipe = (runs[0] / RECIPE_FILE).read_text()
+    for name, text in (("same", lines), ("other", f"{lines}One more.\n")):
+        Path(name).mkdir()
+        (Path(name) / "toy.txt").write_text(text)
+        Path("seed.toml").write_text(recipe.replace("seed = 0", "seed = 2"))
+        zoo.train("seed.toml", data=name, output=Path(name) / "run")
+    capsys.readouterr()
+    assert run(["results", *map(str, runs[:2]), "same/run"]) == 0
+    assert "0, 1, 2" in (told := capsys.readouterr()).out
+    assert not told.err
+    assert run(["results", *map(str, runs[:2]), "other/run"]) == 0
+    assert "0, 1, 2" not in (told := capsys.readouterr()).out
+    assert "the runs have read different data" in told.err
+
+
+def test_a_run_that_is_named_twice_counts_once(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be a further seed, and would make the deviation less."""
+    assert run(["results", *map(str, runs[:2])]) == 0
+    once = capsys.readouterr().out
+    assert run(["results", *map(str, runs[:2]), str(runs[0].absolute())]) == 0
+    assert capsys.readouterr().out == once
+    assert len(zoo.results([runs[0], f"./{runs[0]}"])) == 1
+
+
 def test_a_run_that_has_not_ended(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Its last checkpoint counts, also where it was ended before and made longer."""
     stopped, longer, begun = runs[:3]

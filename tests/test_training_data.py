@@ -51,7 +51,7 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
     table = Parallel(
         train=Files(source="a.de", target="a.en"), test=Files(source="b.de", target="b.en")
     )
-    train, valid, test, n_duplicates = read_data(table, tmp_path, 0)
+    train, valid, test, n_duplicates, _ = read_data(table, tmp_path, 0)
     assert n_duplicates == 1
     assert train == [Example("x", "1"), Example("y", "2")]
     assert valid == []
@@ -97,7 +97,7 @@ def test_lines_of_a_text_are_kept_as_they_are(packed: bool, tmp_path: Path) -> N
     """Indented, repeated and in their order; packed text also has its blank lines."""
     (tmp_path / "a.txt").write_bytes(POEM.encode())
     data = Text(train="a.txt", test="a.txt", packed=packed)
-    train, _, test, n_duplicates = read_data(data, tmp_path, 0)
+    train, _, test, n_duplicates, _ = read_data(data, tmp_path, 0)
     written = ["Hey!", "  Hey!", "Ho ", "Hey!"]
     assert [line.target for line in test] == written
     if packed:
@@ -142,6 +142,25 @@ def test_a_seed_of_the_data_alone(tmp_path: Path) -> None:
     assert found(1, "\nseed = 0") == found(2, "\nseed = 0") == found(0)
     assert found(1) != found(2)
     assert found(1, "\nseed = 2") == found(2)
+
+
+def test_a_digest_of_the_data_whatever_is_held_out(tmp_path: Path) -> None:
+    """Of all that the files hold, in its order."""
+
+    def digest(train: str, test: str = "c\n", *, seed: int = 0, valid: int = 1) -> str:
+        (tmp_path / "a.txt").write_text(train)
+        (tmp_path / "b.txt").write_text(test)
+        return read_data(Text(train="a.txt", test="b.txt", valid=valid), tmp_path, seed).digest
+
+    first = digest("a\nb\nd\n")
+    assert {digest("a\nb\nd\n", seed=seed, valid=n) for seed in range(9) for n in (0, 1)} == {first}
+    others = [
+        ("b\na\nd\n", "c\n"),
+        ("a\nb\nD\n", "c\n"),
+        ("a\nb\nd\n", "C\n"),
+        ("a\nb\n", "d\nc\n"),
+    ]
+    assert len({first, *(digest(*other) for other in others)}) == 5
 
 
 def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -721,19 +721,34 @@ def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: P
 
 
 def test_what_a_run_leaves_can_be_made_again(
-    toy: Toy, digest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy: Toy, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "whole"
+    """Also what is in a bundle, which stays as it is."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(["bundle", "make", "../whole", "bundle", "--license", "mit"]) == 0
+    before = sorted(path.name for path in Path("bundle").iterdir())
     with pytest.raises(zoo.TrainingError, match=r"no spec `model\.toml`") as caught:
-        zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
-    whole, model = (shlex.quote(str(path)) for path in (folder, folder / "model.toml"))
-    command = f"zoo show {whole} --resolved > {model}"
-    assert f"holds it: `{command}`" in str(caught.value)
-    assert run(["show", str(folder), "--resolved"]) == 0
-    (folder / "model.toml").write_text(capsys.readouterr().out)
-    made = zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
+        zoo.train("bundle/recipe.toml", output="run", data=tmp_path)
+    commands = (
+        "mkdir again && cp bundle/recipe.toml again && "
+        "zoo show bundle --resolved > again/model.toml"
+    )
+    assert f"holds it: `{commands}`" in str(caught.value)
+    zoo_here = f"{shlex.quote(sys.executable)} -m zoo"
+    subprocess.run(commands.replace("zoo", zoo_here, 1), shell=True, check=True)
+    made = zoo.train("again/recipe.toml", output="run", data=tmp_path)
     assert made is not None
     assert made["content_digest"] == digest
+    assert sorted(path.name for path in Path("bundle").iterdir()) == before
+    # A file of this name in the working directory may be another model.
+    Path("model.toml").write_text(Path("again/model.toml").read_text())
+    assert zoo.train("bundle/recipe.toml", output="same", data=tmp_path) is not None
+    Path("model.toml").write_text(MODEL.replace("d_ff = 32", "d_ff = 64"))
+    with pytest.raises(zoo.TrainingError, match="another model than that which is beside") as other:
+        zoo.train("bundle/recipe.toml", output="other", data=tmp_path)
+    assert f"holds it: `{commands}`" in str(other.value)
+    assert not Path("other").exists()
 
 
 def test_packed_text(toy: Toy, tmp_path: Path) -> None:

@@ -102,17 +102,6 @@ class Part:
     def _validate(self, value: Any, info: ValidationInfo) -> Any:
         if value is None or isinstance(value, Component):
             return value
-        if isinstance(value, list | tuple):
-            found: list[Any] = []
-            failed: PydanticCustomError | None = None
-            for item in value:  # all of them, so that all problems are found
-                try:
-                    found.append(self._validate(item, info))
-                except PydanticCustomError as error:
-                    failed = error
-            if failed is not None:
-                raise failed
-            return tuple(found)
         validator: ChildValidator | None = info.context
         if validator is None:
             raise ValueError("a component, not a table, is expected here")
@@ -190,6 +179,20 @@ class LayerRules(Part):
     def sources(self) -> Mapping[str, str]:
         """As for a `Part`, with the field that holds the number of layers."""
         return {**self.given, "count": self.count}
+
+    def _validate(self, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, list | tuple):
+            return super()._validate(value, info)
+        found: list[Any] = []
+        failed: PydanticCustomError | None = None
+        for item in value:  # all of them, so that all problems are found
+            try:
+                found.append(super()._validate(item, info))
+            except PydanticCustomError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return tuple(found)
 
 
 _completed_late: set[type[Component]] = set()

@@ -331,5 +331,6 @@ def _report(
         content_digest=header.content_digest,
         read="mmap" if mapped else "bytes",
         plugins=header.plugins,
+        seed=header.seed,
         tensors=tuple(rows),
     )

@@ -162,7 +162,6 @@ class _Resolver:
         """Collect the values of a component of class `cls`, but for that of the field `without`."""
         node = Node(cls, scope.path, scope.own, kind)
         marks, rules = fields_of(cls), layer_rules_of(cls)
-        # The first layer of a stack has what all layers have for which nothing else is stated.
         count = first = None
         if rules:
             count = self.within_budget(self.lookup(rules.count, marks[rules.count], scope))
@@ -177,6 +176,7 @@ class _Resolver:
                 continue
             inner = scope._replace(given=scope.given | self.bound(node, mark))
             if rules and name in fields_of(rules.group):
+                # What may differ between layers: the stack's own is what its first layer has.
                 inner = inner._replace(layer=first)
             if isinstance(mark, LayerRules) and first is not None:
                 node.values[name] = self.layer_rules(name, mark, first, inner)
@@ -332,6 +332,8 @@ class _Resolver:
             return []
         ruled = {layer for layers in selections for layer in layers}
         unruled = [layer for layer in range(first.n_layers) if layer not in ruled]
+        # The stack's own values are those of layer 0. A layer without a rule needs a node of its
+        # own only where a list states something else for it.
         of_stack, *others = alike([0, *unruled], first.lists.values())
         self.values.read(first, of_stack)
         # By their first layers, so that the full form of a spec is read as the same spec.

@@ -321,12 +321,15 @@ class Stack(Component):
 
     def changes(self, before: int, after: int) -> bool:
         """`Position.changes` of any scheme in the stack."""
+        return any(scheme.changes(before, after) for scheme in self._in_attention())
+
+    def _in_attention(self) -> list[Position]:
+        """The schemes that work inside attention: those of `_inner`, and of each layer alone."""
         own = (group.block.own_position for group in self.groups)
-        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
-        return any(scheme.changes(before, after) for scheme in schemes)
+        return [*self._inner(), *(scheme for scheme in own if scheme is not None)]
 
     def _inner(self) -> list[Position]:
-        """The different schemes that work inside attention."""
+        """The different schemes of the stack that work inside attention."""
         all_schemes = [*(group.position for group in self.groups), self.relative]
         inner = (scheme for scheme in all_schemes if not (scheme.embedded or scheme.absent))
         return list(dict.fromkeys(inner))
@@ -342,10 +345,8 @@ class Stack(Component):
     def axes(self) -> frozenset[int]:
         """The numbers of coordinates of a token that position schemes and attentions tell apart:
         `Position.axes` and `Attention.axes`, where these are more than one."""
-        own = (group.block.own_position for group in self.groups)
-        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
-        told = [*(scheme.axes for scheme in schemes), *(a.axes for a in self._self_attentions())]
-        return frozenset(told) - {1}
+        of_schemes = {scheme.axes for scheme in self._in_attention()}
+        return frozenset(of_schemes | {one.axes for one in self._self_attentions()}) - {1}
 
     @cached_property
     def schemes(self) -> dict[str, Position]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from zoo.building import build
 from zoo.bundle import is_bundle
 from zoo.cli.progress import bytes_bar
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.files.of_model import COMPANIONS, SELECTED, find_files
+from zoo.files.of_model import SELECTED
 from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.saving import described
@@ -63,6 +64,8 @@ def build_and_save(
     ):
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=bar.advance)
         header, content = described(model)
+        provenance = {**header.provenance, "seed": str(seed)}  # a number in JSON has 53 bits
+        header = replace(header, provenance=provenance)
         write(header, content)
         report["content_digest"] = header.content_digest
     report["path"] = str(weights_path(path))
@@ -90,26 +93,24 @@ def _refuse_to_replace(path: Path) -> None:
 
     Raises:
         WeightsError: the existing weights are not the zoo's, are those of a bundle, were imported,
-            or were trained, so that a tokenizer or another companion file of models is beside them.
+            or were saved by something else than `zoo build`, and so may have been trained.
     """
     there = weights_path(path)
     if not os.path.isfile(there) or (there == path and not is_file_name(path)):
         return  # nothing exists, or a file in place of a folder, which is reported later
-    beside = find_files(there.parent, COMPANIONS)
     try:
-        origin = read_header(there).provenance.get("origin")
+        header = read_header(there)
     except WeightsError:
         what = "a file that holds no weights of the zoo"
     else:
-        in_bundle = is_bundle(there.parent)
-        if origin is None and not beside and not in_bundle:
-            return
-        if in_bundle:
+        if is_bundle(there.parent):
             what = "those of a bundle, which is never changed"
-        elif origin:
+        elif header.origin:
             what = "imported weights"
+        elif header.seed is None:
+            what = "weights that `zoo build` has not made, and that may be trained"
         else:
-            what = f"the weights that {beside[0]} belongs to"
+            return
     message = f"initial weights would take the place of {what}"
     raise WeightsError(
         Problem(

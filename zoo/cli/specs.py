@@ -171,6 +171,7 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
         "spec_digest": spec.digest,
         "parameters": spec.n_parameters,
         "examples": splits and {part: len(found) for part, found in splits.parts.items()},
+        "data_digest": splits and splits.digest,
     }
 
 
@@ -178,9 +179,11 @@ def _valid_text(report: dict[str, Any]) -> str:
     told = f"{report['spec']}: {report['name']}"
     if "model" not in report:
         return f"{told} {report['spec_digest']}"
-    counts = [f"{n:,} {part}" for part, n in (report["examples"] or {}).items() if n]
-    examples = f", examples: {', '.join(counts)}" if counts else ""
-    return f"{told}, model: {report['model']} {report['spec_digest']}{examples}"
+    told = f"{told}, model: {report['model']} {report['spec_digest']}"
+    if report["examples"] is None:
+        return told
+    counts = ", ".join(f"{n:,} {part}" for part, n in report["examples"].items() if n)
+    return f"{told}, data: {report['data_digest']}, examples: {counts}"
 
 
 def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:

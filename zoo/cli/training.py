@@ -86,9 +86,9 @@ def results(runs: tuple[Path, ...], svg: Path | None, as_json: bool) -> None:
     RUNS are folders made by `zoo train`. Runs that differ in their seeds alone share a line, with
     means and standard deviations. Of a run that has not ended, the last checkpoint counts.
     """
-    from zoo.reports.results import TrainingRun, by_seed, notes, results_text, rows_of
+    from zoo.reports.results import by_seed, notes, read_runs, results_text, rows_of
 
-    found = [TrainingRun.of(run) for run in runs]
+    found = read_runs(runs)
     for note in notes(found):
         click.echo(note, err=True)
     if svg is not None:

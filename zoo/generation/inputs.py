@@ -23,9 +23,10 @@ from zoo.generation.prompts import (
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
+from zoo.image_inputs import images_of_texts
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
-from zoo.transformer import Pixels, Transformer, images_of_texts
+from zoo.transformer import Pixels, Transformer
 from zoo.wording import counted
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.transformer import check_images, check_images_of_any_size
+from zoo.image_inputs import check_images, check_images_of_any_size
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""

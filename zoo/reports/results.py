@@ -109,7 +109,7 @@ class TrainingRun:
         told = {
             key: value for key, value in self.recipe.values().items() if key not in _NOT_COMPARED
         }
-        return json.dumps([told, self.spec], sort_keys=True)
+        return json.dumps([told, self.spec, self.measured.get("data_digest")], sort_keys=True)
 
     @property
     def values(self) -> dict[str, Value]:
@@ -150,7 +150,13 @@ def results(runs: Iterable[str | Path]) -> list[dict[str, Any]]:
     """
     if isinstance(runs, str | Path):
         raise InputError(f"`runs` is a list of folders, not {quoted(runs)}")
-    return rows_of([TrainingRun.of(run) for run in runs])
+    return rows_of(read_runs(runs))
+
+
+def read_runs(folders: Iterable[str | Path]) -> list[TrainingRun]:
+    """Read the folders of runs, each once: one that counted twice would be a further run without
+    a deviation. Raises as `results`."""
+    return [TrainingRun.of(one) for one in {os.path.realpath(one): one for one in folders}.values()]
 
 
 def rows_of(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
@@ -178,6 +184,8 @@ def notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
             "what is held out differs with the seed, and so do the losses measured on it; a `seed` "
             "in `[data]` makes it the same"
         )
+    if len({run.measured.get("data_digest") for run in runs} - {None}) > 1:
+        yield "the runs have read different data: what they learn from or are measured on differs"
     if len({run.tokenizers for run in runs} - {()}) > 1:
         yield (
             "the runs have different tokenizers: losses and perplexities are of other tokens, and "

@@ -76,7 +76,9 @@ def read_data(
     except TrainingError as error:
         larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
         raise placed(error, place_of(larger)) if place_of else error from None
-    return Splits(rest, valid or valid_taken, test or test_taken, n_read - len(train))
+    read_examples = (train, valid, test)
+    n_duplicates = n_read - len(train)
+    return Splits(rest, valid or valid_taken, test or test_taken, n_duplicates, read_examples)
 
 
 def read_lines(path: Path) -> list[Example]:

@@ -186,6 +186,7 @@ class Run:
             "steps": self.loop.kept,
             **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
+            "data_digest": self.splits.digest,
             "examples": {name: len(rows) for name, rows in parts.items()},
             "left_out": self.notes.left_out(),
             "loss": (self.loop.best or self.loop.history[-1])["loss"],

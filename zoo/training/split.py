@@ -86,6 +86,8 @@ class Splits(NamedTuple):
     n_duplicates: int = 0
     """The number of pairs of the training data that are the same as an earlier one, and left
     out."""
+    read: tuple[Sequence[Example], ...] = ()
+    """What the files of the three parts hold, before anything is held out of the first."""
 
     @property
     def parts(self) -> dict[str, list[Example]]:
@@ -94,13 +96,13 @@ class Splits(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all examples."""
+        """`sha256:` and the SHA-256 of all examples in their order, whatever is held out."""
         found = hashlib.sha256()
-        for name, examples in self.parts.items():
-            found.update(f"{name} {len(examples)}\n".encode())
+        for examples in self.read:
+            found.update(f"{len(examples)}\n".encode())
             for example in examples:
                 found.update(json.dumps(example).encode())
-        return found.hexdigest()
+        return f"sha256:{found.hexdigest()}"
 
     @property
     def of_pairs(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.errors import InputError, Place, Problem, TrainingError, ZooError, placed
+from zoo.files.of_model import RECIPE
 from zoo.registry import Registry
 from zoo.running.labels import published_config
 from zoo.running.text import no_pairs
@@ -78,6 +79,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
+    if header is None and not os.path.exists(recipe.folder / recipe.head.model):
+        _check_not_another(recipe, spec, place)
     origin = None if header is None else header.origin
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
@@ -113,19 +116,35 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     form."""
     folder, name = recipe.folder, recipe.head.model
     if (folder / name).suffix == ".toml" and weights_path(folder).exists():
-        raise TrainingError(
-            Problem(
-                f"there is no spec {quoted(name)}",
-                place,
-                help="the model beside the recipe holds it: "
-                f"`zoo show {typed(folder)} --resolved > {typed(folder / name)}`",
-            )
-        )
+        message = f"there is no spec {quoted(name)}"
+        raise TrainingError(Problem(message, place, _made_again(folder, name)))
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
         message = f"there is no file and no model {quoted(name)}"
         raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
+
+
+def _check_not_another(recipe: Recipe, spec: ModelSpec, place: Place) -> None:
+    """Raise TrainingError if the spec is a file in the working directory, and not the model that is
+    beside the recipe, in the folder of a run or a bundle."""
+    folder, name = recipe.folder, recipe.head.model
+    if not (os.path.isfile(name) and weights_path(folder).exists()):
+        return
+    if read_header(weights_path(folder)).spec_digest != spec.digest:
+        message = f"{quoted(name)} is in the working directory, and another model than that which "
+        message += "is beside the recipe"
+        raise TrainingError(Problem(message, place, _made_again(folder, name)))
+
+
+def _made_again(folder: Path, name: str) -> str:
+    """The help that the model in the folder of a recipe holds the spec of this name."""
+    commands = (  # which write nothing into that folder: a bundle has no other files
+        "mkdir again",
+        f"cp {typed(folder / RECIPE)} again",
+        f"zoo show {typed(folder)} --resolved > {typed(Path('again', name))}",
+    )
+    return f"the model beside the recipe holds it: `{' && '.join(commands)}`"
 
 
 def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:

@@ -60,8 +60,9 @@ class Record:
 class Header:
     """The metadata of a weights file.
 
-    `provenance` holds the zoo's version (`zoo`), the version of each plugin (`plugins`), and, if
-    the zoo has not made the weights, where they came from (`origin`).
+    `provenance` holds the zoo's version (`zoo`), the version of each plugin (`plugins`), if the
+    zoo has not made the weights, where they came from (`origin`), and, if they are the initial ones
+    that `zoo build` has written, their `seed`.
     """
 
     spec: dict[str, Any]
@@ -73,6 +74,11 @@ class Header:
     def origin(self) -> dict[str, Any] | None:
         """The origin of the weights, as plain data; None if the zoo made them."""
         return self.provenance.get("origin")
+
+    @property
+    def seed(self) -> str | None:
+        """The seed of initial weights; None of others."""
+        return self.provenance.get("seed")
 
     @property
     def zoo(self) -> str:
@@ -261,6 +267,8 @@ def _header(data: Mapping[str, Any], text: object) -> Header:
         _line(origin, f"the origin of the plugin {quoted(name)}")
     if header.origin is not None:
         as_object(header.origin, "`origin`")
+    if header.seed is not None:
+        _line(header.seed, "the seed")
     if "extends" in header.spec:
         raise ValueError("its spec extends another one")
     try:

@@ -54,6 +54,7 @@ class LoadReport:
         read: how the file was read, `bytes` or `mmap`.
         plugins: the plugins that the weights were made with, as returned by
             `zoo.provenance.plugins.plugin_versions`.
+        seed: the seed of initial weights that `zoo build` has written; None of others.
         tensors: a report for each tensor, sorted by stored name.
     """
 
@@ -63,6 +64,7 @@ class LoadReport:
     content_digest: str
     read: str
     plugins: Mapping[str, str]
+    seed: str | None
     tensors: tuple[TensorReport, ...]
 
     def data(self) -> dict[str, Any]:
@@ -75,10 +77,11 @@ class LoadReport:
         counts = self._counts()
         told = ", ".join(f"{counts[key]:,} {key}" for key in ("loaded", "initial", "cast"))
         checked = f"{counts['checked']:,} of {counts['loaded']:,} digests checked"
+        made = "" if self.seed is None else f": initial weights of seed {self.seed}"
         return "\n".join(
             (
                 f"{self.name}: {counted(len(self.tensors), 'tensor')}: {told}; {checked}",
-                f"{self.path} ({self.read})",
+                f"{self.path} ({self.read}){made}",
                 self.content_digest,
             )
         )

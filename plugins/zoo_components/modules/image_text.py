@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
+from zoo.image_inputs import images_of_texts
 from zoo.linear import Linear, activated
 from zoo.slots import Head
-from zoo.transformer import images_of_texts
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.padding import by_token
 from zoo_components.modules.stack import Maps, Stack

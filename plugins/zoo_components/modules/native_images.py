@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
+from zoo.image_inputs import check_images_of_any_size, images_of_texts
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.purpose import AnySize
 from zoo.slots import Head
-from zoo.transformer import Pixels, check_images_of_any_size, images_of_texts
+from zoo.transformer import Pixels
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.embedding import Vectors
 from zoo_components.modules.image_text import Projector, numbered, places_of

@@ -1,0 +1,120 @@
+"""Checks of the images that a model is called with, and of their places in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from zoo.wording import counted
+
+
+def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Return images, (batch, channels, height, width), after checking that they are of this shape,
+    (channels, height, width).
+
+    Raises:
+        TypeError: they are not a tensor of floating-point numbers.
+        ValueError: their shape is wrong.
+    """
+    channels, height, width = shape
+    sizes = f"(batch, {channels}, {height}, {width})"
+    if not isinstance(images, torch.Tensor):
+        hint = "; `torch.stack` makes one of several" if isinstance(images, list | tuple) else ""
+        raise TypeError(
+            f"this model takes a tensor of images, {sizes}, not a {type(images).__name__}{hint}"
+        )
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images are floating-point numbers {sizes}, not {images.dtype}: scale the pixels as "
+            "they were in training"
+        )
+    found = tuple(images.shape)
+    if len(found) == 4 and found[1:] == shape:
+        return images
+    hint = ""
+    if found == shape:
+        hint = "; a single image is `image[None]`"
+    elif found[-3:] == (height, width, channels):
+        hint = "; the channels come first: `images.movedim(-1, -3)`"
+    elif len(found) in (3, 4) and found[-3] == channels:
+        hint = f"; resize the images to {height} x {width} pixels, as in training"
+    raise ValueError(f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}")
+
+
+def check_images_of_any_size(images: object, channels: int, unit: int) -> tuple[torch.Tensor, ...]:
+    """Return images, each (channels, height, width), after checking that they are such, and that
+    their sides are multiples of `unit`.
+
+    Raises:
+        TypeError: they are neither a tensor nor a list of tensors, or not of floating-point
+            numbers.
+        ValueError: the shape of one is wrong, or there are none.
+    """
+    sizes = f"({channels}, height, width)"
+    if not isinstance(images, torch.Tensor | list | tuple):
+        raise TypeError(
+            f"this model takes a list of images, tensors {sizes}, not a {type(images).__name__}"
+        )
+    if not len(images):
+        raise ValueError("there are no images: leave them out")
+    for number, image in enumerate(images):
+        if not isinstance(image, torch.Tensor):
+            raise TypeError(f"image {number} is a tensor {sizes}, not a {type(image).__name__}")
+        if not image.is_floating_point():
+            raise TypeError(
+                f"images are floating-point numbers {sizes}, not {image.dtype}: scale the pixels "
+                "as they were in training"
+            )
+        found = tuple(image.shape)
+        if len(found) != 3 or found[0] != channels:
+            hint = ""
+            if isinstance(images, torch.Tensor) and images.dim() == 3:
+                hint = "; a single image is `[image]`"
+            elif len(found) == 3 and found[-1] == channels:
+                hint = "; the channels come first: `image.movedim(-1, -3)`"
+            raise ValueError(f"image {number} is {sizes}, not {found}{hint}")
+        if not found[1] * found[2] or found[1] % unit or found[2] % unit:
+            raise ValueError(
+                f"the height and the width of an image are multiples of {unit} pixels, and image "
+                f"{number} has {found[1]} x {found[2]}"
+            )
+    return tuple(images)
+
+
+def images_of_texts(
+    n_places: Sequence[int], n_states: Sequence[int], image_id: int
+) -> tuple[int, ...]:
+    """Return how many of the images stand in each text, whose places they fill in their order.
+
+    Args:
+        n_places: the number of places of `image_id` in each text.
+        n_states: the number of states of each image.
+        image_id: the id of the token at whose places images stand.
+
+    Raises:
+        ValueError: the places of a text are not those of a whole number of images, or all of them
+            not those of all images.
+    """
+    found, first = [], 0
+    for row, n in enumerate(n_places):
+        last, left = first, n
+        while left > 0 and last < len(n_states):
+            left -= n_states[last]
+            last += 1
+        if left:
+            where = f"sequence {row} has" if len(n_places) > 1 else "there are"
+            these = ", ".join(map(str, n_states[first:last])) or "none"
+            raise ValueError(
+                f"{where} {counted(n, 'place')} of the token {image_id}, and an image takes one "
+                f"for each of its states, of which the next images have {these}"
+            )
+        found.append(last - first)
+        first = last
+    if first != len(n_states):
+        raise ValueError(
+            f"there are {sum(n_places)} places of the token {image_id}, which are for "
+            f"{counted(first, 'image')}, and {counted(len(n_states), 'image')} given, of "
+            f"{counted(sum(n_states), 'state')} together"
+        )
+    return tuple(found)
