@@ -3,6 +3,7 @@
 of_model.py, of_training.py   the names of the files that belong to a model, or to a training
 hints.py                      help for a path that leads to no file
 endless.py                    refuses what could be read without end
+pointer.py                    refuses what only says where its bytes are
 media.py                      opens files of images and sounds
 atomic.py                     writes files and folders: each is complete, or does not exist
 """
