@@ -2066,6 +2066,22 @@ BROKEN: Mapping[str, Broken] = {
         ("masks",),
         "help: what `mask` hides, and with `causal` what is later, has the weight 0 in attention",
     ),
+    "mask_ignored_with_causal": Broken(
+        "attention",
+        {"mask = earlier if mask is None else mask & earlier": "mask = earlier"},
+        ("masks", "cache"),
+        "a key at the start with `causal` that a mask (batch, 1, 1, key) hides changes the output",
+    ),
+    "mask_of_the_last_query": Broken(  # as of a recurrence that refuses no other masks
+        "attention",
+        {
+            **KNOWS_NO_CACHE,
+            MASKED: "if mask is not None and not causal:\n"
+            f"                mask = mask[..., -1:, :]\n            {MASKED}",
+        },
+        ("masks",),
+        "a key that a mask (batch, 1, query, key) hides from a query changes its output",
+    ),
     "mask_weak": Broken(
         "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -303,15 +304,17 @@ class AttendingDriver(Driver):
         padding on the right."""
         inputs = self.inputs()
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
-        for side, hidden, others in sides:
+        ways = dict.fromkeys((self.causal, not self.crosses))
+        for causal, (side, hidden, others) in product(ways, sides):
+            told = f"{side}{' with `causal`' if causal and not self.causal else ''}"
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
             mask[..., hidden] = False
             queries = slice(None) if self.crosses else others
-            if self._depends(inputs, queries, hidden, mask=mask):
-                yield f"a key {side} that a mask (batch, 1, 1, key) hides changes the output"
-            _, weights = self.attend(inputs, mask=mask, return_weights=True)
+            if self._depends(inputs, queries, hidden, mask=mask, causal=causal):
+                yield f"a key {told} that a mask (batch, 1, 1, key) hides changes the output"
+            _, weights = self.attend(inputs, mask=mask, causal=causal, return_weights=True)
             if any(w[..., hidden].any() for w in weights.values() if w.shape[-1] == self.n_keys):
-                yield f"the weight of a key {side} that the mask hides is not 0"
+                yield f"the weight of a key {told} that the mask hides is not 0"
 
     def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
         """What `causal` hides, and whether later positions are seen without it."""
@@ -332,10 +335,10 @@ class AttendingDriver(Driver):
     def _leaks_of_pairs(self, inputs: Tensors) -> Iterator[str]:
         """What a mask of pairs of queries and keys hides."""
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
-        mask[:, :, 2, -1] = False
+        mask[:, :, 2, 0] = False  # an earlier one, which is seen with `causal` too
         if not self._accepts(inputs, mask=mask):
             return  # refused, as by a recurrence, which has no weight for each pair
-        if self._depends(inputs, slice(2, 3), mask=mask):
+        if self._depends(inputs, slice(2, 3), 0, mask=mask):
             yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         n_heads = getattr(self.described, "n_heads", None)
         if n_heads is not None:
