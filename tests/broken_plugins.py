@@ -958,7 +958,7 @@ BROKEN: Mapping[str, Broken] = {
             **after("self.auxiliary_loss = output.mean()"),
         },
         ("determinism",),
-        "since several generations may use it at once\nhelp: `forward` sets it to None unless",
+        "since several generations may use it at once\nhelp: `__init__` sets it to None, and `for",
     ),
     "counts_in_a_buffer": Broken(
         "ffn",
@@ -1135,6 +1135,26 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("modes",),
         "the `auxiliary_loss` of `part` is (2, 6), and not a scalar",
+    ),
+    "auxiliary_loss_of_padding": Broken(
+        "ffn",
+        {
+            **after("self.auxiliary_loss = output.square().mean() if self.training else None"),
+            MADE: f"{MADE}\n            self.auxiliary_loss = None",
+        },
+        ("modes",),
+        "in a call, the `auxiliary_loss` depends on a token that may be padding",
+    ),
+    "auxiliary_loss_of_padding_in_a_block": Broken(
+        "block",
+        {
+            "            return x, {} if": "            self.auxiliary_loss = x.square().mean() if "
+            "self.training else None\n            return x, {} if",
+            "self.scales, self.takes = scales, takes": "self.scales, self.takes = scales, takes\n"
+            "            self.auxiliary_loss = None",
+        },
+        ("modes",),
+        "in a call with `mask` and `rotation` and `bias`, the `auxiliary_loss` depends on a token",
     ),
     "auxiliary_loss_that_stays": Broken(
         "ffn",

@@ -20,9 +20,11 @@ from broken_plugins import (
     KEYS,
     KNOWS_NO_CACHE,
     MADE,
+    MASKS,
     MIXED,
     QUERIES,
     RETURN,
+    TAKES_MASK,
     UP,
     WITH_TORCH,
     Broken,
@@ -140,8 +142,12 @@ class Forgetful({base}):
 EXTRA = {
     UP: f'"extra": linear(self.d_model, 3),\n                {UP}',
     MADE: f"{MADE}\n            self.extra, self.auxiliary_loss = Linear(d_model, 3), None",
-    RETURN: "self.auxiliary_loss = self.extra(x).square().mean() if self.training else None\n"
+    RETURN: "extra = self.extra(x).square().mean(-1)\n"
+    "            extra = extra if mask is None else extra * mask\n"
+    "            self.auxiliary_loss = extra.sum() if self.training else None\n"
     f"            {RETURN}",
+    FIELD: FIELD + MASKS,
+    **TAKES_MASK,
 }
 """A network with a map that only training uses, by `auxiliary_loss`."""
 
