@@ -652,6 +652,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "an attention inside that takes `scheme` is called without",
     ),
+    "block_passes_on_no_positions": Broken(
+        "block",
+        {"                positions=context.positions,\n": ""},
+        ("interface",),
+        "an attention inside is called without positions",
+    ),
+    "block_asks_for_no_weights": Broken(
+        "block",
+        {"                return_weights=context.return_weights,\n": ""},
+        ("interface",),
+        "an attention inside that takes `return_weights` is called without",
+    ),
     "block_passes_on_no_keys": Broken(
         "block",
         {"if context.keys is not None": "if False"},

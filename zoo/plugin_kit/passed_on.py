@@ -84,6 +84,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         scheme=PositionScheme(),
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
+        return_weights=True,
     )
     model.get_submodule("part")(vectors(torch.float32, 0), context)
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
@@ -94,11 +95,12 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
             "of the attention's description",
         ),
         "keys": "pass on `keys=context.keys` unless it is None",
+        "return_weights": "pass on `return_weights=context.return_weights`",
     }
     for name, help in helps.items():
         if heard and all(given.get(name) is None for given in heard):
             raise PromiseError(
-                f"an attention inside that takes `{name}` is called without, and would compute "
+                f"an attention inside that takes `{name}` is called without, and would give "
                 "something else than in the block `residual`",
                 help=help,
             )
