@@ -940,6 +940,15 @@ BROKEN: Mapping[str, Broken] = {
         ("determinism",),
         "in another process `tokens.weight` stands there and starts from Uniform(bound=",
     ),
+    "output_by_hash": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.salt = hash('salt') % 1000",
+            RETURN: RETURN.replace("(x)", "(x + self.salt)"),
+        },
+        ("determinism",),
+        "the output is another in another process\nhelp: `hash` of a text",
+    ),
     "random_table": Broken(
         "ffn",
         {
