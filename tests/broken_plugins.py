@@ -2259,6 +2259,15 @@ BROKEN: Mapping[str, Broken] = {
         ("declared",),
         "with `head` that is tied to the token table, `ties` is empty",
     ),
+    "block_hides_its_attention": Broken(
+        "block",
+        {
+            "    @property\n    def self_attention(self) -> Attention:\n"
+            "        return self.self_attn\n\n": ""
+        },
+        ("declared",),
+        "`self_attention` is None, so that the stack cannot ask",
+    ),
     "block_hides_that_it_sees_ahead": Broken(
         "block",
         {'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead': "return () if self.ffn"},
