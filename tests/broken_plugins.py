@@ -1959,6 +1959,19 @@ BROKEN: Mapping[str, Broken] = {
     "residual_unscaled": Broken(
         "block", {"residual * self": "self"}, ("branches",), "`residual_scale` of the branch"
     ),
+    "unscaled_without_a_place_for_norms": Broken(
+        "block",
+        {
+            "residual * self": "self",
+            "        if self.memory_width is not None:\n": (
+                "        if 'out' in self.self_attn.norms:\n"
+                "            raise ValueError('no norm of the sum')\n"
+                "        if self.memory_width is not None:\n"
+            ),
+        },
+        ("branches",),
+        "`residual_scale` of the branch `self_attn` changes nothing",
+    ),
     "skip_unscaled": Broken(
         "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
     ),
