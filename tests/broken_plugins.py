@@ -1030,6 +1030,12 @@ BROKEN: Mapping[str, Broken] = {
         ("rows",),
         "in a call with `causal`, a row of the batch has another output than alone",
     ),
+    "memory_ignored": Broken(
+        "attention",
+        {"else memory": "else 0 * memory"},
+        ("interface",),
+        "over a memory: the memory changes nothing",
+    ),
     "mixes_rows_of_a_memory": Broken(
         "attention",
         {MIXED: f"if memory is not None:\n                {MEAN_OF_VALUES}\n            {MIXED}"},
@@ -1231,7 +1237,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {"else memory": "else memory.detach()"},
         ("gradients",),
-        "the input memory in 4 small batches\nhelp: what reads it is not detached",
+        "no gradient reaches the input memory in 4 small batches",
     ),
     # precision
     "overflows": Broken(

@@ -166,8 +166,22 @@ class AttendingDriver(Driver):
         # Where a second call without weights differs too, `determinism` says why.
         if not close(fused, output, 1e-5) and close(fused, self.attend(inputs)[0], 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
+        if self.crosses:
+            self._check_memory(inputs, fused)
         for values in weights.values():
             expect("the weights (batch, heads, query, key)", values, BATCH, None, LENGTH, None)
+
+    def _check_memory(self, inputs: Tensors, output: torch.Tensor) -> None:
+        """Raises PromiseError if the memory changes nothing, unless the description says so."""
+        absent = getattr(self.described, "absent", False)
+        attends = getattr(self.described, "attends_to_memory", not absent)
+        x, memory = inputs
+        if attends and close(self.attend((x, memory.flip(-1)))[0], output, 1e-5):
+            raise PromiseError(
+                "the memory changes nothing",
+                help="what attends to no memory refuses it: a validator raises a `ValueError` if "
+                "the `memory_width` of a block, or the `key_width` of an attention, is not None",
+            )
 
     @property
     def takes_rotation(self) -> bool:

@@ -160,12 +160,6 @@ def gradients(spec: ModelSpec, _registry: Registry) -> None:
             "experts, of which a batch reaches a few, state few in the description's `example`, "
             'such as `example = {"n_experts": 4}`'
         )
-        if left == ["the input memory"]:
-            help = (
-                "what reads it is not detached; a block or an attention that attends to no memory "
-                "refuses it: a validator raises a `ValueError` if its `memory_width` or "
-                "`key_width` is not None"
-            )
         raise PromiseError(
             f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
             f"{each}",
