@@ -2235,6 +2235,17 @@ BROKEN: Mapping[str, Broken] = {
         ("masks",),
         "`target_mask`",
     ),
+    "field_not_passed_on": Broken(  # the module has an attribute of the same name
+        "ffn",
+        {
+            FIELD: FIELD + "    slope: float = 0.1\n",
+            "d_ff: int) -> None": "d_ff: int, slope: float = 0.1) -> None",
+            MADE: f"{MADE}\n            self.slope = slope",
+            **before("x = self.slope * x"),
+        },
+        ("schema",),
+        "nothing reads the field `slope`",
+    ),
     "field_unread": Broken(
         "ffn",
         {FIELD: FIELD + "    slope: float = 0.1\n"},
