@@ -350,6 +350,18 @@ def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None
     check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
 
 
+def test_an_attention_that_leaves_tokens_out_keeps_all_promises(tmp_path: Path) -> None:
+    """The first token, among others, is no key, and one that is turned does not show."""
+    left_out = """\
+            if memory is None:
+                chosen = (x[..., 6] > 0)[..., None, None, :]
+                mask = chosen if mask is None else mask & chosen
+"""
+    masked = "            if mask is not None:  #"
+    change = {**KNOWS_NO_CACHE, masked: f"{left_out}{masked}"}
+    check_changed(tmp_path, "attention", change)
+
+
 def test_a_default_of_dropout_hides_nothing(tmp_path: Path) -> None:
     check_changed(
         tmp_path, "embedding", {"dropout: Shared[Probability] = 0.0": "dropout: float = 0.5"}

@@ -233,25 +233,27 @@ class AttendingDriver(Driver):
             ) from None
 
     def _check_rotation(self, inputs: Tensors) -> None:
-        # One token is rotated: the first, whose keys affect what the others see of it, also if each
-        # sees earlier ones alone; or the last, whose queries affect what it sees of others, if it
-        # does not see itself.
+        # One token is turned: its keys affect what later ones see of it; and its queries what it
+        # sees of others, if it does not see itself. Some token must count, as a block may leave
+        # others out.
         widths = set()
-        unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
-        unseen[..., -1, -1] = False
-        cases = ("keys", 0, slice(1, None), None), ("queries", -1, slice(-1, None), unseen)
-        for what, token, at, mask in cases:
-            turn = turning(torch.eye(LENGTH)[token])
-
-            def turned(x: torch.Tensor, turn: Rotation = turn) -> torch.Tensor:
-                widths.add(x.shape[-1])
-                return turn(x)
-
+        unseen = ~torch.eye(LENGTH, dtype=torch.bool).expand(BATCH, 1, -1, -1)
+        keys = {token: slice(token + 1, None) for token in range(LENGTH - 1)}
+        queries = {token: slice(token, token + 1) for token in range(1, LENGTH)}
+        for what, seen_at, mask in (("keys", keys, None), ("queries", queries, unseen)):
             if not self._accepts(inputs, mask=mask):
                 continue  # cannot be checked
-            one, _ = self.attend(inputs, mask=mask)
-            two, _ = self.attend(inputs, mask=mask, rotation=turned)
-            if close(one[:, at], two[:, at], 1e-6):
+            plain, _ = self.attend(inputs, mask=mask)
+
+            def same(token: int, at: slice, mask: Any = mask, plain: Any = plain) -> bool:
+                def turned(x: torch.Tensor) -> torch.Tensor:
+                    widths.add(x.shape[-1])
+                    return turning(torch.eye(LENGTH)[token])(x)
+
+                found, _ = self.attend(inputs, mask=mask, rotation=turned)
+                return close(found[:, at], plain[:, at], 1e-6)
+
+            if all(same(token, at) for token, at in seen_at.items()):
                 raise PromiseError(
                     f"the {what} are not turned by the `rotation` that the position scheme gives",
                     help="apply it to queries and to keys; or refuse such schemes by a property "
