@@ -356,6 +356,12 @@ BROKEN: Mapping[str, Broken] = {
         ("example",),
         "in the description's `example`",
     ),
+    "misspelt_example": Broken(
+        "ffn",
+        {FIELD: FIELD + '    example = {"d_fff": 3}\n'},
+        ("example",),
+        "unknown key `d_fff` in `part`\nhelp: did you mean `d_ff`?",
+    ),
     "bad_guess": Broken(
         "ffn",
         {FIELD: FIELD + "    ratio: float = Field(gt=3.0)\n", **reading("ratio")},
