@@ -356,6 +356,12 @@ BROKEN: Mapping[str, Broken] = {
         ("example",),
         "in the description's `example`",
     ),
+    "misspelt_example": Broken(
+        "ffn",
+        {FIELD: FIELD + '    example = {"d_fff": 3}\n'},
+        ("example",),
+        "unknown key `d_fff` in `part`\nhelp: did you mean `d_ff`?",
+    ),
     "bad_guess": Broken(
         "ffn",
         {FIELD: FIELD + "    ratio: float = Field(gt=3.0)\n", **reading("ratio")},
@@ -652,6 +658,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "an attention inside that takes `scheme` is called without",
     ),
+    "block_passes_on_no_positions": Broken(
+        "block",
+        {"                positions=context.positions,\n": ""},
+        ("interface",),
+        "an attention inside is called without positions",
+    ),
+    "block_asks_for_no_weights": Broken(
+        "block",
+        {"                return_weights=context.return_weights,\n": ""},
+        ("interface",),
+        "an attention inside that takes `return_weights` is called without",
+    ),
     "block_passes_on_no_keys": Broken(
         "block",
         {"if context.keys is not None": "if False"},
@@ -928,6 +946,15 @@ BROKEN: Mapping[str, Broken] = {
         ("determinism",),
         "in another process `tokens.weight` stands there and starts from Uniform(bound=",
     ),
+    "output_by_hash": Broken(
+        "ffn",
+        {
+            MADE: f"{MADE}\n            self.salt = hash('salt') % 1000",
+            RETURN: RETURN.replace("(x)", "(x + self.salt)"),
+        },
+        ("determinism",),
+        "the output is another in another process\nhelp: `hash` of a text",
+    ),
     "random_table": Broken(
         "ffn",
         {
@@ -958,7 +985,7 @@ BROKEN: Mapping[str, Broken] = {
             **after("self.auxiliary_loss = output.mean()"),
         },
         ("determinism",),
-        "since several generations may use it at once\nhelp: `forward` sets it to None unless",
+        "since several generations may use it at once\nhelp: `__init__` sets it to None, and `for",
     ),
     "counts_in_a_buffer": Broken(
         "ffn",
@@ -1008,6 +1035,12 @@ BROKEN: Mapping[str, Broken] = {
         {"            if causal:\n": f"            if causal:\n                {MEAN_OF_VALUES}\n"},
         ("rows",),
         "in a call with `causal`, a row of the batch has another output than alone",
+    ),
+    "memory_ignored": Broken(
+        "attention",
+        {"else memory": "else 0 * memory"},
+        ("interface",),
+        "over a memory: the memory changes nothing",
     ),
     "mixes_rows_of_a_memory": Broken(
         "attention",
@@ -1136,6 +1169,26 @@ BROKEN: Mapping[str, Broken] = {
         ("modes",),
         "the `auxiliary_loss` of `part` is (2, 6), and not a scalar",
     ),
+    "auxiliary_loss_of_padding": Broken(
+        "ffn",
+        {
+            **after("self.auxiliary_loss = output.square().mean() if self.training else None"),
+            MADE: f"{MADE}\n            self.auxiliary_loss = None",
+        },
+        ("modes",),
+        "in a call, the `auxiliary_loss` depends on a token that may be padding",
+    ),
+    "auxiliary_loss_of_padding_in_a_block": Broken(
+        "block",
+        {
+            "            return x, {} if": "            self.auxiliary_loss = x.square().mean() if "
+            "self.training else None\n            return x, {} if",
+            "self.scales, self.takes = scales, takes": "self.scales, self.takes = scales, takes\n"
+            "            self.auxiliary_loss = None",
+        },
+        ("modes",),
+        "in a call with `mask` and `rotation` and `bias`, the `auxiliary_loss` depends on a token",
+    ),
     "auxiliary_loss_that_stays": Broken(
         "ffn",
         after("if self.training:", "    self.auxiliary_loss = output.mean()"),
@@ -1190,7 +1243,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {"else memory": "else memory.detach()"},
         ("gradients",),
-        "the input memory in 4 small batches\nhelp: what reads it is not detached",
+        "no gradient reaches the input memory in 4 small batches",
     ),
     # precision
     "overflows": Broken(
@@ -1918,6 +1971,19 @@ BROKEN: Mapping[str, Broken] = {
     "residual_unscaled": Broken(
         "block", {"residual * self": "self"}, ("branches",), "`residual_scale` of the branch"
     ),
+    "unscaled_without_a_place_for_norms": Broken(
+        "block",
+        {
+            "residual * self": "self",
+            "        if self.memory_width is not None:\n": (
+                "        if 'out' in self.self_attn.norms:\n"
+                "            raise ValueError('no norm of the sum')\n"
+                "        if self.memory_width is not None:\n"
+            ),
+        },
+        ("branches",),
+        "`residual_scale` of the branch `self_attn` changes nothing",
+    ),
     "skip_unscaled": Broken(
         "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
     ),
@@ -2066,6 +2132,22 @@ BROKEN: Mapping[str, Broken] = {
         ("masks",),
         "help: what `mask` hides, and with `causal` what is later, has the weight 0 in attention",
     ),
+    "mask_ignored_with_causal": Broken(
+        "attention",
+        {"mask = earlier if mask is None else mask & earlier": "mask = earlier"},
+        ("masks", "cache"),
+        "a key at the start with `causal` that a mask (batch, 1, 1, key) hides changes the output",
+    ),
+    "mask_of_the_last_query": Broken(  # as of a recurrence that refuses no other masks
+        "attention",
+        {
+            **KNOWS_NO_CACHE,
+            MASKED: "if mask is not None and not causal:\n"
+            f"                mask = mask[..., -1:, :]\n            {MASKED}",
+        },
+        ("masks",),
+        "a key that a mask (batch, 1, query, key) hides from a query changes its output",
+    ),
     "mask_weak": Broken(
         "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"
     ),
@@ -2159,6 +2241,17 @@ BROKEN: Mapping[str, Broken] = {
         ("masks",),
         "`target_mask`",
     ),
+    "field_not_passed_on": Broken(  # the module has an attribute of the same name
+        "ffn",
+        {
+            FIELD: FIELD + "    slope: float = 0.1\n",
+            "d_ff: int) -> None": "d_ff: int, slope: float = 0.1) -> None",
+            MADE: f"{MADE}\n            self.slope = slope",
+            **before("x = self.slope * x"),
+        },
+        ("schema",),
+        "nothing reads the field `slope`",
+    ),
     "field_unread": Broken(
         "ffn",
         {FIELD: FIELD + "    slope: float = 0.1\n"},
@@ -2201,6 +2294,15 @@ BROKEN: Mapping[str, Broken] = {
         {'{f"head.{name}": target for name, target in self.head.ties(TOKENS).items()}': "{}"},
         ("declared",),
         "with `head` that is tied to the token table, `ties` is empty",
+    ),
+    "block_hides_its_attention": Broken(
+        "block",
+        {
+            "    @property\n    def self_attention(self) -> Attention:\n"
+            "        return self.self_attn\n\n": ""
+        },
+        ("declared",),
+        "`self_attention` is None, so that the stack cannot ask",
     ),
     "block_hides_that_it_sees_ahead": Broken(
         "block",

@@ -20,9 +20,11 @@ from broken_plugins import (
     KEYS,
     KNOWS_NO_CACHE,
     MADE,
+    MASKS,
     MIXED,
     QUERIES,
     RETURN,
+    TAKES_MASK,
     UP,
     WITH_TORCH,
     Broken,
@@ -140,8 +142,12 @@ class Forgetful({base}):
 EXTRA = {
     UP: f'"extra": linear(self.d_model, 3),\n                {UP}',
     MADE: f"{MADE}\n            self.extra, self.auxiliary_loss = Linear(d_model, 3), None",
-    RETURN: "self.auxiliary_loss = self.extra(x).square().mean() if self.training else None\n"
+    RETURN: "extra = self.extra(x).square().mean(-1)\n"
+    "            extra = extra if mask is None else extra * mask\n"
+    "            self.auxiliary_loss = extra.sum() if self.training else None\n"
     f"            {RETURN}",
+    FIELD: FIELD + MASKS,
+    **TAKES_MASK,
 }
 """A network with a map that only training uses, by `auxiliary_loss`."""
 
@@ -342,6 +348,18 @@ def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
 
 def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None:
     check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
+
+
+def test_an_attention_that_leaves_tokens_out_keeps_all_promises(tmp_path: Path) -> None:
+    """The first token, among others, is no key, and one that is turned does not show."""
+    left_out = """\
+            if memory is None:
+                chosen = (x[..., 6] > 0)[..., None, None, :]
+                mask = chosen if mask is None else mask & chosen
+"""
+    masked = "            if mask is not None:  #"
+    change = {**KNOWS_NO_CACHE, masked: f"{left_out}{masked}"}
+    check_changed(tmp_path, "attention", change)
 
 
 def test_a_default_of_dropout_hides_nothing(tmp_path: Path) -> None:

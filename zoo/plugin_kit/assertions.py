@@ -106,7 +106,8 @@ def expect_positions(module: nn.Module, call: Callable[[], object]) -> None:
     given: list[object] = []
 
     def note(_: nn.Module, __: object, options: dict[str, Any]) -> None:
-        given.extend(value for name, value in options.items() if name == "positions")
+        if options.keys() & {"causal", "positions"}:  # an attention, and not over a memory
+            given.append(options.get("positions"))
 
     inside = [one for one in module.modules() if one is not module]
     hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in inside]

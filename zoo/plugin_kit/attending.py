@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -165,8 +166,22 @@ class AttendingDriver(Driver):
         # Where a second call without weights differs too, `determinism` says why.
         if not close(fused, output, 1e-5) and close(fused, self.attend(inputs)[0], 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
+        if self.crosses:
+            self._check_memory(inputs, fused)
         for values in weights.values():
             expect("the weights (batch, heads, query, key)", values, BATCH, None, LENGTH, None)
+
+    def _check_memory(self, inputs: Tensors, output: torch.Tensor) -> None:
+        """Raises PromiseError if the memory changes nothing, unless the description says so."""
+        absent = getattr(self.described, "absent", False)
+        attends = getattr(self.described, "attends_to_memory", not absent)
+        x, memory = inputs
+        if attends and close(self.attend((x, memory.flip(-1)))[0], output, 1e-5):
+            raise PromiseError(
+                "the memory changes nothing",
+                help="what attends to no memory refuses it: a validator raises a `ValueError` if "
+                "the `memory_width` of a block, or the `key_width` of an attention, is not None",
+            )
 
     @property
     def takes_rotation(self) -> bool:
@@ -218,25 +233,27 @@ class AttendingDriver(Driver):
             ) from None
 
     def _check_rotation(self, inputs: Tensors) -> None:
-        # One token is rotated: the first, whose keys affect what the others see of it, also if each
-        # sees earlier ones alone; or the last, whose queries affect what it sees of others, if it
-        # does not see itself.
+        # One token is turned: its keys affect what later ones see of it; and its queries what it
+        # sees of others, if it does not see itself. Some token must count, as a block may leave
+        # others out.
         widths = set()
-        unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
-        unseen[..., -1, -1] = False
-        cases = ("keys", 0, slice(1, None), None), ("queries", -1, slice(-1, None), unseen)
-        for what, token, at, mask in cases:
-            turn = turning(torch.eye(LENGTH)[token])
-
-            def turned(x: torch.Tensor, turn: Rotation = turn) -> torch.Tensor:
-                widths.add(x.shape[-1])
-                return turn(x)
-
+        unseen = ~torch.eye(LENGTH, dtype=torch.bool).expand(BATCH, 1, -1, -1)
+        keys = {token: slice(token + 1, None) for token in range(LENGTH - 1)}
+        queries = {token: slice(token, token + 1) for token in range(1, LENGTH)}
+        for what, seen_at, mask in (("keys", keys, None), ("queries", queries, unseen)):
             if not self._accepts(inputs, mask=mask):
                 continue  # cannot be checked
-            one, _ = self.attend(inputs, mask=mask)
-            two, _ = self.attend(inputs, mask=mask, rotation=turned)
-            if close(one[:, at], two[:, at], 1e-6):
+            plain, _ = self.attend(inputs, mask=mask)
+
+            def same(token: int, at: slice, mask: Any = mask, plain: Any = plain) -> bool:
+                def turned(x: torch.Tensor) -> torch.Tensor:
+                    widths.add(x.shape[-1])
+                    return turning(torch.eye(LENGTH)[token])(x)
+
+                found, _ = self.attend(inputs, mask=mask, rotation=turned)
+                return close(found[:, at], plain[:, at], 1e-6)
+
+            if all(same(token, at) for token, at in seen_at.items()):
                 raise PromiseError(
                     f"the {what} are not turned by the `rotation` that the position scheme gives",
                     help="apply it to queries and to keys; or refuse such schemes by a property "
@@ -303,15 +320,17 @@ class AttendingDriver(Driver):
         padding on the right."""
         inputs = self.inputs()
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
-        for side, hidden, others in sides:
+        ways = dict.fromkeys((self.causal, not self.crosses))
+        for causal, (side, hidden, others) in product(ways, sides):
+            told = f"{side}{' with `causal`' if causal and not self.causal else ''}"
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
             mask[..., hidden] = False
             queries = slice(None) if self.crosses else others
-            if self._depends(inputs, queries, hidden, mask=mask):
-                yield f"a key {side} that a mask (batch, 1, 1, key) hides changes the output"
-            _, weights = self.attend(inputs, mask=mask, return_weights=True)
+            if self._depends(inputs, queries, hidden, mask=mask, causal=causal):
+                yield f"a key {told} that a mask (batch, 1, 1, key) hides changes the output"
+            _, weights = self.attend(inputs, mask=mask, causal=causal, return_weights=True)
             if any(w[..., hidden].any() for w in weights.values() if w.shape[-1] == self.n_keys):
-                yield f"the weight of a key {side} that the mask hides is not 0"
+                yield f"the weight of a key {told} that the mask hides is not 0"
 
     def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
         """What `causal` hides, and whether later positions are seen without it."""
@@ -332,10 +351,10 @@ class AttendingDriver(Driver):
     def _leaks_of_pairs(self, inputs: Tensors) -> Iterator[str]:
         """What a mask of pairs of queries and keys hides."""
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
-        mask[:, :, 2, -1] = False
+        mask[:, :, 2, 0] = False  # an earlier one, which is seen with `causal` too
         if not self._accepts(inputs, mask=mask):
             return  # refused, as by a recurrence, which has no weight for each pair
-        if self._depends(inputs, slice(2, 3), mask=mask):
+        if self._depends(inputs, slice(2, 3), 0, mask=mask):
             yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         n_heads = getattr(self.described, "n_heads", None)
         if n_heads is not None:

@@ -26,17 +26,19 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
     paths = list(_branches_of(spec.to_dict()))
     for path in paths:
         name = ".".join(path[1:])
-        plain = _output_with(spec, path, {"norms": list(_SITES)}, registry)
+        full: dict[str, Any] = {"norms": list(_SITES)}
         changes: dict[str, dict[str, Any]] = {
-            "`residual_scale`": {"norms": list(_SITES), "residual_scale": 0.5},
-            "`skip_scale`": {"norms": list(_SITES), "skip_scale": 0.5},
-        } | {
             f"the norm at `{site}`": {"norms": [other for other in _SITES if other != site]}
             for site in _SITES
         }
+        plain = _output_with(spec, path, full, registry)
+        if plain is None:  # it has no place for some norm
+            full, changes, plain = {}, {}, _output_of(spec)
+        for scale in ("residual_scale", "skip_scale"):
+            changes[f"`{scale}`"] = {**full, scale: 0.5}
         for what, change in changes.items():
             output = _output_with(spec, path, change, registry)
-            if plain is not None and output is not None and close(output, plain, SAME):
+            if output is not None and close(output, plain, SAME):
                 raise PromiseError(
                     f"{what} of the branch `{name}` changes nothing",
                     help="x = out(skip_scale * x + residual_scale * post(f(pre(x))))",

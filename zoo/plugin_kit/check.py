@@ -169,10 +169,9 @@ class _Subject:
         try:
             self.specs[""] = complete(host_data(*about), self.registry)
         except SpecError as error:
-            raise PromiseError(
-                error.problems[0].message,
-                help="state what the check cannot guess in the description's `example`",
-            ) from None
+            first = error.problems[0]
+            unstated = "state what the check cannot guess in the description's `example`"
+            raise PromiseError(first.message, help=first.help if values else unstated) from None
         if self.slot not in ("attention", "block"):
             return None
         try:

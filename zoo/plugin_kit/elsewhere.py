@@ -6,6 +6,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
+from zoo.plugin_kit.assertions import SAME, close
+from zoo.plugin_kit.driver import Bare
+from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.report import PromiseError
 from zoo.plugin_kit.workers import Workers, serve
 from zoo.reading import read_spec
@@ -21,19 +26,27 @@ def with_other_hashes() -> Workers:
 
 
 def same_elsewhere(process: Workers, spec: ModelSpec, registry: Registry) -> None:
-    """Raises PromiseError unless the tensors of a spec, and where they start, are the same in
-    another process."""
+    """Raises PromiseError unless the tensors of a spec, where they start, and the output are the
+    same in another process."""
     [found] = process.ask(spec, registry)
     if found is None:
         return  # read again, it is another spec, which the promise of saving is about
-    for here, there in zip(_starts(spec), found, strict=True):
+    starts, output = found
+    for here, there in zip(_starts(spec), starts, strict=True):
         if here != there:
             raise PromiseError(
                 f"`{here[0]}` starts from {here[1]}, and in another process `{there[0]}` stands "
                 f"there and starts from {there[1]}",
-                help="`hash` of a text and the order of a set differ from process to process; "
-                "`zlib.crc32` and `sorted` do not",
+                help=_HASHES,
             )
+    if not close(_tensor(output), _tensor(_output(spec)), SAME):
+        raise PromiseError("the output is another in another process", help=_HASHES)
+
+
+_HASHES = (
+    "`hash` of a text and the order of a set differ from process to process; `zlib.crc32` and "
+    "`sorted` do not"
+)
 
 
 def _starts(spec: ModelSpec) -> list[list[str]]:
@@ -42,10 +55,23 @@ def _starts(spec: ModelSpec) -> list[list[str]]:
     return [[t.name, f"{spec.model.init.start_of(t)}"] for t in tensors]
 
 
+def _output(spec: ModelSpec) -> list[float]:
+    """Return the numbers that the module puts out, and 0 if there is no module."""
+    driver = hosted(spec)
+    if isinstance(driver.model, Bare):
+        return [0.0]
+    return [number for output in driver(*driver.inputs()) for number in output.flatten().tolist()]
+
+
+def _tensor(output: list[float]) -> torch.Tensor:
+    """Return the numbers without NaN, which is equal to nothing: `precision` tells of it."""
+    return torch.tensor(output, dtype=torch.float64).nan_to_num()
+
+
 def _answer(text: str, registry: Registry) -> Any:
     try:
         spec = read_spec(text, registry=registry)
-        return _starts(spec) if spec.to_toml() == text else None
+        return (_starts(spec), _output(spec)) if spec.to_toml() == text else None
     except Exception as error:
         return describe_failure("reading the spec in another process", error).message
 

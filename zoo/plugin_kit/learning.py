@@ -15,9 +15,9 @@ from zoo.errors import SpecError
 from zoo.linear import Linear
 from zoo.plugin_kit.assertions import SAME, close, expect_close
 from zoo.plugin_kit.driver import Driver, Way, every, weighted_sum
-from zoo.plugin_kit.drivers import hosted
+from zoo.plugin_kit.drivers import FeedForwardDriver, hosted
 from zoo.plugin_kit.hosts import Host
-from zoo.plugin_kit.inputs import Tensors
+from zoo.plugin_kit.inputs import HIDDEN, Tensors, with_another
 from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
 from zoo.registry import Registry
@@ -61,6 +61,7 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
             "`dropout` in its name, which is 0 here",
         )
     _check_auxiliary_losses(driver, partial(call, *inputs))
+    _check_padding(driver, inputs)
     for name in _dropouts(spec):
         _check_dropout(name, spec, registry, evaluated)
 
@@ -88,6 +89,24 @@ def _check_auxiliary_losses(driver: Driver, call: Callable[[], object]) -> None:
             raise PromiseError(
                 f"in evaluation, `{name}` still has the `auxiliary_loss` of a call in training",
                 help="`forward` sets it to None unless `self.training`",
+            )
+
+
+def _check_padding(driver: Driver, inputs: Tensors) -> None:
+    """Raises PromiseError if what padding holds counts in what is added to the training loss."""
+    could_mask = isinstance(driver, FeedForwardDriver) and not driver.described.takes_mask
+    driver.model.train()
+    for told, way in driver.ways(inputs).items():
+        if not (could_mask or "mask" in told):
+            continue
+        way(*inputs)
+        loss = auxiliary_loss(driver.model)
+        way(*inputs[:-1], with_another(inputs[-1], HIDDEN))
+        if not close(auxiliary_loss(driver.model), loss, SAME):
+            raise PromiseError(
+                f"in a call{told}, the `auxiliary_loss` depends on a token that may be padding",
+                help="it leaves out what is padding: a network whose `takes_mask` is True is told "
+                "by `mask`, a block by `context.tokens`, a builder by its masks",
             )
 
 
@@ -141,12 +160,6 @@ def gradients(spec: ModelSpec, _registry: Registry) -> None:
             "experts, of which a batch reaches a few, state few in the description's `example`, "
             'such as `example = {"n_experts": 4}`'
         )
-        if left == ["the input memory"]:
-            help = (
-                "what reads it is not detached; a block or an attention that attends to no memory "
-                "refuses it: a validator raises a `ValueError` if its `memory_width` or "
-                "`key_width` is not None"
-            )
         raise PromiseError(
             f"no gradient reaches {', '.join(left[:SHOWN])}{more} in {N_BATCHES} small batches"
             f"{each}",

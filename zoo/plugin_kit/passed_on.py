@@ -13,7 +13,7 @@ from zoo.component import Component, Slot, fields_of
 from zoo.context import LayerContext, SharedKeys
 from zoo.errors import SpecError
 from zoo.plugin_kit.drivers import hosted
-from zoo.plugin_kit.hosts import Host, put
+from zoo.plugin_kit.hosts import BlockHost, Host, put
 from zoo.plugin_kit.inputs import LENGTH, vectors
 from zoo.plugin_kit.part_modules import Hearing
 from zoo.plugin_kit.parts import (
@@ -84,6 +84,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         scheme=PositionScheme(),
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
+        return_weights=True,
     )
     model.get_submodule("part")(vectors(torch.float32, 0), context)
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
@@ -94,11 +95,12 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
             "of the attention's description",
         ),
         "keys": "pass on `keys=context.keys` unless it is None",
+        "return_weights": "pass on `return_weights=context.return_weights`",
     }
     for name, help in helps.items():
         if heard and all(given.get(name) is None for given in heard):
             raise PromiseError(
-                f"an attention inside that takes `{name}` is called without, and would compute "
+                f"an attention inside that takes `{name}` is called without, and would give "
                 "something else than in the block `residual`",
                 help=help,
             )
@@ -130,7 +132,9 @@ def declared(spec: ModelSpec, registry: Registry) -> None:
     """With parts that mix tokens, a block or a builder says that it needs all tokens at once, that
     a token sees later ones, and that a step of generation cannot be recorded; a builder also how
     many positions there are, and that they change. A builder ties what the head says is tied."""
-    if not isinstance(spec.model, Host):
+    if isinstance(spec.model, BlockHost):
+        _check_self_attention(spec.model)
+    else:
         _check_tied(spec, registry)
     for slot in MIXING:
         paths = [
@@ -159,6 +163,18 @@ def declared(spec: ModelSpec, registry: Registry) -> None:
         if slot != "embedding" and not subject.not_recordable:
             wrong = "is recorded as a CUDA graph that generates wrongly"
             raise _silent(f"{told} cannot be recorded", "not_recordable", wrong)
+
+
+def _check_self_attention(host: BlockHost) -> None:
+    """Raises PromiseError unless a block with an attention inside says which one is its own."""
+    block = host.part
+    inside = any(True for _ in slots_in(block, ["attention"]))
+    if inside and block.attends and block.self_attention is None:
+        raise PromiseError(
+            "`self_attention` is None, so that the stack cannot ask the attention inside which "
+            "positions it takes, and whether it is causal alone",
+            help="a property `self_attention` of the block returns it",
+        )
 
 
 def _check_positions(found: Generation) -> None:

@@ -127,7 +127,7 @@ def _expect_nothing_kept(told: str, before: State, after: State) -> None:
     if changed := next(changes(before, after), None):
         help = "what belongs to the tokens before goes into the `cache` that is passed"
         if changed.endswith(".auxiliary_loss"):
-            help = "`forward` sets it to None unless `self.training`"
+            help = "`__init__` sets it to None, and `forward` too unless `self.training`"
         raise PromiseError(
             f"a call{told} leaves another `{changed}` behind: a module keeps nothing of a call, "
             "since several generations may use it at once",

@@ -200,8 +200,8 @@ class BuilderDriver(Driver):
             if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, SAME):
                 raise PromiseError(
                     "what `zoo.generate` scores is another than what a call with all tokens gives",
-                    help="a model whose tokens see later ones says so: "
-                    "`Generation(..., looks_ahead=)`",
+                    help="`decode` goes by its masks and its `cache`, as a call does by its masks; "
+                    "a model whose tokens see later ones says so: `Generation(..., looks_ahead=)`",
                 )
             n_tokens = target.shape[1]
             if not (how.not_incremental or how.not_recordable or how.changes(1, n_tokens)):

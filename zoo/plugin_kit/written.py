@@ -49,7 +49,7 @@ def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> Non
     may read any of them."""
     if _is_passed_on(file):
         return
-    named = {node.attr for node in ast.walk(file) if isinstance(node, ast.Attribute)}
+    named = set(_read_attributes(file))
     named |= {str(node.value) for node in ast.walk(file) if isinstance(node, ast.Constant)}
     before = {name for base in cls.__mro__[1:] for name in getattr(base, "model_fields", ())}
     marks = fields_of(cls)
@@ -61,6 +61,20 @@ def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> Non
                 f"  {inspect.getfile(cls)}:{line}",
                 help=f"`build` passes `self.{name}` to the module",
             )
+
+
+def _read_attributes(file: ast.Module) -> Iterator[str]:
+    """Yield the names of attributes that a file reads. What a class has set itself, as a module
+    does, is its own, and no field of that name."""
+    holder = {}  # of each attribute of `self` the innermost class, which comes last
+    for cls in _classes(file):
+        for node in ast.walk(cls):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                holder[node] = cls
+    own = {(cls, node.attr) for node, cls in holder.items() if isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(file):
+        if isinstance(node, ast.Attribute) and (holder.get(node), node.attr) not in own:
+            yield node.attr
 
 
 def _is_given_on(name: str, cls: type[Plugin]) -> bool:
