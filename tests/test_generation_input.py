@@ -307,13 +307,22 @@ def test_what_is_hidden_of_a_memory_is_not_attended_to(method: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(), zoo.Beam(size=2)])
-def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": zoo.Greedy()},
+        {"method": zoo.Sampling()},
+        {"method": zoo.Beam(size=2)},
+        {"draft": zoo.Lookup()},
+        {"method": zoo.Sampling(), "draft": zoo.Lookup()},
+    ],
+)
+def test_of_weights_that_are_no_numbers(value: float, options: dict[str, Any]) -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9})
     with torch.no_grad():
         model.decoder.norm.weight[0] = value
     with pytest.raises(WeightsError, match=r"m: the scores of the next token are not numbers"):
-        zoo.generate(model, [[1], [2]], max_new_tokens=3, method=method)
+        zoo.generate(model, [[1], [2]], max_new_tokens=3, **options)
 
 
 @pytest.mark.parametrize(
