@@ -530,9 +530,27 @@ n_layers = 2
         spec("[[decoder.layers]]", "at = «1»", "d_ff = 8"),
         [("`at` must be a list of layer numbers: write `[1]`",)],
     ),
+    "a layer that the stack does not have": (
+        spec("[[decoder.layers]]", "at = «[0, 7]»", "d_ff = 8"),
+        [("there is no layer 7: they are 0 to 1",)],
+    ),
+    "a text in a list of layers": (
+        spec("[[decoder.layers]]", 'at = «[0, "1"]»', "d_ff = 8"),
+        [("`at` must be a list of layer numbers, from 0",)],
+    ),
+    "a table for a number of layers": (
+        spec("[[decoder.layers]]", "every = «{ n = 2 }»", "d_ff = 8"),
+        [("`every` must be an integer of at least 1",)],
+    ),
     "a rule that is no list": (
-        spec("[decoder.«layers»]", "at = [1]", "d_ff = 8"),
-        [("`layers` must be a list of tables", "help: write [[decoder.layers]]")],
+        spec("[encoder]", "layers = «2»", "[decoder.«layers»]", "at = [1]", "d_ff = 8"),
+        [
+            (
+                "`layers` must be a list of tables, not the integer `2`",
+                "help: write [[encoder.layers]]",
+            ),
+            ("`layers` must be a list of tables", "help: write [[decoder.layers]]"),
+        ],
     ),
     "a key of a component, in a rule": (
         spec("[[encoder.layers]]", "at = [1]", "«softcap» = 8.0"),
@@ -721,7 +739,7 @@ n_layers = 2
         [("`nan` is not a finite number",)],
     ),
     "an integer that JSON cannot keep": (
-        spec("max_length = «9007199254740993»"),
+        spec("max_length = «9007199254740992»"),
         [
             (
                 "the integer is beyond 9,007,199,254,740,991, the largest that every JSON reader "
@@ -761,6 +779,29 @@ n_layers = 2
                 "not TOML: the inline table is not closed on its line",
                 "help: write it on one line, or its keys below a `[head]`",
             )
+        ],
+    ),
+    "a braced table that begins another key with nothing": (
+        spec('ffn = { kind = "mlp", «=» 1 }'),
+        [("not TOML: invalid initial character for a key part",)],
+    ),
+    "an array that is not closed": (
+        spec("x = [1,", "«y» = 1", "z = 1"),
+        [
+            (
+                "not TOML: unclosed array",
+                "help: the array above needs a `,` or its `]` before this line",
+            )
+        ],
+    ),
+    "an array of several lines without a comma": (
+        spec("x = [1 «2»]", "y = [", "  1", "  «2»,", "]", "z = 1"),
+        [
+            ("not TOML: unclosed array",),
+            (
+                "not TOML: unclosed array",
+                "help: the array above needs a `,` or its `]` before this line",
+            ),
         ],
     ),
     "curly quotes": (

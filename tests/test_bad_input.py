@@ -450,7 +450,7 @@ def test_a_picture_in_the_place_of_a_spec(refused: Refused, project: Path) -> No
 def test_a_spec_with_many_mistakes_is_told_all_of_them(refused: Refused, project: Path) -> None:
     """As one with the quotes of a text processor."""
     words = ["name", "builder", "position", "norm", "ffn"]
-    text = "\n".join(f"{word} = \u201cx\u201d" for word in words)
+    text = "\n\n\n".join(f"{word} = \u201cx\u201d" for word in words)
     (project / "spec.toml").write_text(f"{text}\nn_layers 2\n", "utf-8")
     told = refused("validate", "spec.toml")
     assert told.count("error: not TOML: ") == len(words) + 1
@@ -475,11 +475,16 @@ def test_a_folder_that_is_named_as_weights(refused: Refused, project: Path) -> N
     )
 
 
-def test_the_budget_says_how_deep_keys_nest(refused: Refused, project: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "column", "what"), [("a.b.c = 1", 4, "keys"), ("a = [[[1]]]", 7, "values")]
+)
+def test_the_budget_says_how_deep_keys_nest(
+    line: str, column: int, what: str, refused: Refused, project: Path
+) -> None:
     """In a file, and in data."""
-    (project / "spec.toml").write_text(spec("a.b.c = 1"))
+    (project / "spec.toml").write_text(spec(line))
     told = refused("--budget", "key_depth=2", "validate", "spec.toml")
-    assert told.startswith("spec.toml:10:4: error: keys are nested more than 2 deep\n")
+    assert told.startswith(f"spec.toml:10:{column}: error: {what} are nested more than 2 deep\n")
     assert told.count("error:") == 1
     assert "unknown key `a`" in refused("--budget", "key_depth=3", "validate", "spec.toml")
     shallow = zoo.load_registry(budget=Budget(key_depth=2))

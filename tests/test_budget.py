@@ -52,12 +52,14 @@ def refusal(text: str, budget: Budget | None = None) -> str:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (spec(d_ff=9 * 10**10), "parameters"),  # about 10^12
-        (spec(vocab=9 * 10**15, d_model=9 * 10**15, d_ff=9 * 10**15, n_layers=9999), "about 10^3"),
+        # 2 (16 + 1) d_ff, and what does not depend on it
+        (spec(d_ff=9 * 10**10), "3,060,000,000,832 parameters, more than 999,999,999,999"),
+        # 9999 layers of 6 d_model^2
+        (spec(vocab=9 * 10**15, d_model=9 * 10**15, d_ff=9 * 10**15, n_layers=9999), "about 10^36"),
         (spec(n_layers=10_001), "10,001 layers, more than 10,000"),
         (spec(max_length=9 * 10**15), "bytes"),
     ],
-    ids=["10^12 parameters", "10^35 parameters", "layers", "a table"],
+    ids=["10^12 parameters", "10^36 parameters", "layers", "a table"],
 )
 def test_too_large(text: str, told: str) -> None:
     message = refusal(text)
@@ -123,7 +125,7 @@ def test_each_limit_is_the_largest_that_passes() -> None:
     exact = Budget(parameters=found.n_parameters, layers=2, bytes=n_bytes)
     zoo.read_spec(spec(), registry=zoo.load_registry(budget=exact))
     for name, limit in [("parameters", found.n_parameters), ("layers", 2), ("bytes", n_bytes)]:
-        assert f"--budget {name}" in refusal(spec(), Budget(**{name: limit - 1}))
+        assert f"--budget {name}=NUMBER" in refusal(spec(), Budget(**{name: limit - 1}))
 
 
 def test_the_option_raises_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +149,11 @@ def test_a_spec_cannot_raise_it() -> None:
         ("layers=", "must be a positive integer, not ``"),
         ("layers=0", "must be a positive integer, not `0`"),
         ("layers=-1", "must be a positive integer, not `-1`"),
+        ("layers=1.5", "must be a positive integer, not `1.5`"),
         ("layers=x", "must be a positive integer, not `x`"),
+        ("layers=2kB", "must be a positive integer, not `2kB`"),
+        ("layers=1e300", "must be a positive integer, not `1e300`"),
+        ("key_depth=101", "keys cannot nest more than 100 deep"),
         ("leyers=5", "there is no budget `leyers`"),
     ],
 )
@@ -156,8 +162,18 @@ def test_options_that_are_none(option: str, message: str) -> None:
         Budget.from_options([option])
 
 
-def test_scientific_numbers_are_taken() -> None:
-    assert Budget.from_options(["parameters=2e12"]).parameters == 2_000_000_000_000
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("parameters=2e12", Budget(parameters=2_000_000_000_000)),
+        ("layers=1", Budget(layers=1)),
+        ("key_depth=100", Budget(key_depth=100)),
+    ],
+)
+def test_options_that_are_taken(option: str, expected: Budget) -> None:
+    found = Budget.from_options([option])
+    assert found == expected
+    assert all(type(limit) is int for limit in found)
 
 
 def test_loading_is_budgeted(tmp_path: Path) -> None:

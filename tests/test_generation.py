@@ -271,8 +271,13 @@ def written_out(
 
 @pytest.mark.parametrize("prompt", [[5, 8], [8, 2], [4, 10]], ids=str)
 @pytest.mark.parametrize("alpha", [0.0, 2.0, 4.0])
-def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> None:
-    """With more ends than beams, both single ids and sequences."""
+@pytest.mark.parametrize(
+    ("size", "stop"), [(2, ((0,), (1,), (3,), (5,), (7,), (6, 4))), (4, ())], ids=["many", "one"]
+)
+def test_as_many_run_on_whatever_may_end(
+    prompt: list[int], alpha: float, size: int, stop: tuple[tuple[int, ...], ...]
+) -> None:
+    """With more ends than beams, both single ids and sequences; and with one that all may meet."""
     spec = {"format": 1, "name": "flat", "builder": "decoder", "vocab": 12, "n_layers": 2}
     spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
     model = zoo.build(spec, dtype=torch.float64).eval()
@@ -280,9 +285,9 @@ def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> Non
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-    method = zoo.Beam(size=2, length_penalty=alpha)
-    ends = Ends(6, frozenset({9}), ((0,), (1,), (3,), (5,), (7,), (6, 4)))
-    (found,) = zoo.generate(model, prompt, max_new_tokens=6, eos=9, stop=ends.stop, method=method)
+    method = zoo.Beam(size=size, length_penalty=alpha)
+    ends = Ends(6, frozenset({9}), stop)
+    (found,) = zoo.generate(model, prompt, max_new_tokens=6, eos=9, stop=stop, method=method)
     assert found.ids == written_out(model, prompt, method, ends)
 
 

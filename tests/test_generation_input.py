@@ -307,13 +307,22 @@ def test_what_is_hidden_of_a_memory_is_not_attended_to(method: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(), zoo.Beam(size=2)])
-def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": zoo.Greedy()},
+        {"method": zoo.Sampling()},
+        {"method": zoo.Beam(size=2)},
+        {"draft": zoo.Lookup()},
+        {"method": zoo.Sampling(), "draft": zoo.Lookup()},
+    ],
+)
+def test_of_weights_that_are_no_numbers(value: float, options: dict[str, Any]) -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9})
     with torch.no_grad():
         model.decoder.norm.weight[0] = value
     with pytest.raises(WeightsError, match=r"m: the scores of the next token are not numbers"):
-        zoo.generate(model, [[1], [2]], max_new_tokens=3, method=method)
+        zoo.generate(model, [[1], [2]], max_new_tokens=3, **options)
 
 
 @pytest.mark.parametrize(
@@ -482,11 +491,12 @@ def test_more_beams_than_there_is_memory_for(
         zoo.generate(model, [1] * length, **asked)
 
 
-def with_one_in_float32(name: str) -> Transformer:
-    """A decoder in bfloat16, but for one tensor."""
+def with_some_in_float32(*names: str) -> Transformer:
+    """A decoder in bfloat16, but for some tensors."""
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "norm": "rms_norm"})
     model.to(torch.bfloat16)
-    model.get_parameter(name).data = model.get_parameter(name).float()
+    for name in names:
+        model.get_parameter(name).data = model.get_parameter(name).float()
     return model
 
 
@@ -499,13 +509,13 @@ RUNS: dict[str, Callable[[Transformer, Path], Any]] = {
 
 @pytest.mark.parametrize("how", RUNS)
 def test_tensors_of_several_dtypes_that_cannot_be_computed_with(how: str, tmp_path: Path) -> None:
-    name = "decoder.layers.0.ffn.down_proj.weight"
-    model = with_one_in_float32(name)
+    first, other = (f"decoder.layers.0.ffn.{name}_proj.weight" for name in ("down", "up"))
+    model = with_some_in_float32(first, other)
     zoo.save(model, tmp_path / "m")
     with pytest.raises(WeightsError) as error:
         RUNS[how](model, tmp_path / "m")
-    n_others = len(model.spec.tensors) - 1
-    assert f": {n_others} tensors BF16, but `{name}` F32\n" in str(error.value)
+    told = f": {len(model.spec.tensors) - 2} tensors BF16, but `{first}` and 1 other F32\n"
+    assert told in str(error.value)
     assert str(error.value).startswith("error: m cannot compute with tensors of several dtypes (")
     assert '`--dtype float32`, or in Python `dtype="float32"`' in str(error.value)
     assert zoo.TextModel.load(tmp_path / "m", dtype="float32").run(["1 2"])
@@ -513,7 +523,7 @@ def test_tensors_of_several_dtypes_that_cannot_be_computed_with(how: str, tmp_pa
 
 def test_tensors_of_several_dtypes_that_can_be_computed_with() -> None:
     """A norm is computed in float32 anyway."""
-    model = with_one_in_float32("decoder.norm.weight")
+    model = with_some_in_float32("decoder.norm.weight")
     (found,) = zoo.generate(model, [1, 2], max_new_tokens=3)
     (rounded,) = zoo.generate(model.to(torch.bfloat16), [1, 2], max_new_tokens=3)
     assert found.ids == rounded.ids  # its weight is 1, which bfloat16 has

@@ -11,6 +11,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.registry import read_layers
+from zoo.reports.listing import listing_data
 
 REGISTRY = """
 format = 1
@@ -72,6 +73,27 @@ def test_the_default_of_a_slot_is_marked(project: Path, capsys: pytest.CaptureFi
     after = capsys.readouterr().out
     assert "rms_norm      Root mean square normalisation (the default)\n" in after
     assert after.count("(the default)") == 1
+
+
+def test_summaries_of_installed_modules_are_read_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "several").mkdir()
+    for name in ("single.py", "several/__init__.py", "several/norms.py"):
+        (tmp_path / name).write_text(f'raise SystemExit\nclass A:\n    """In {name} alone."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    targets = {"a": "single:A", "b": "several:A", "c": "several.norms:A", "d": "several.absent:A"}
+    lines = [f'{name} = "{target}"\n' for name, target in {**targets, "e": "absent:A"}.items()]
+    path = tmp_path / "registry.toml"
+    path.write_text("format = 1\n[norm]\n" + "".join(lines))
+    rows = listing_data(read_layers([path]), "components", None)["components"]
+    assert {row["name"]: row["summary"] for row in rows} == {
+        "a": "In single.py alone",
+        "b": "In several/__init__.py alone",
+        "c": "In several/norms.py alone",
+        "d": "",
+        "e": "",
+    }
 
 
 def test_without_a_registry_names_are_those_around_the_working_directory() -> None:

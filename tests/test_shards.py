@@ -16,6 +16,7 @@ from small_specs import TINY
 from trials import python
 
 import zoo
+from zoo.weights.shards import plan_shards
 
 INDEX = "model.safetensors.index.json"
 MOST = 600
@@ -69,11 +70,18 @@ def test_the_index_is_the_standard_one(sharded: Path) -> None:
     )
 
 
-def test_a_shard_may_be_full_to_the_last_byte(sharded: Path, tmp_path: Path) -> None:
-    n_bytes = json.loads((sharded / INDEX).read_text())["metadata"]["total_size"]
-    for most, n_shards in ((n_bytes, 1), (n_bytes - 1, 2)):
-        zoo.save(zoo.build(TINY), tmp_path / str(n_shards), max_shard_bytes=most)
-        assert len(shards(tmp_path / str(n_shards))) == n_shards
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        ([5, 3, 2, 1], ["a", "bc", "d"]),  # full to the last byte
+        ([9, 1, 9, 4, 2], ["a", "b", "c", "d", "e"]),  # too large for any shard
+        ([0, 0, 5, 0], ["abcd"]),
+        ([], [""]),
+    ],
+)
+def test_shards_of_at_most_five_bytes(sizes: list[int], plan: list[str]) -> None:
+    named = dict(zip("abcde", sizes, strict=False))
+    assert plan_shards(named, 5) == [list(names) for names in plan]
 
 
 def test_a_shard_alone_is_no_model(sharded: Path) -> None:

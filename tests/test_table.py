@@ -72,6 +72,11 @@ def test_a_cache_of_source_tokens_and_a_state() -> None:
     assert row["cache_bytes"] == whole["state_bytes_per_sequence"]
 
 
+def test_a_model_that_generates_nothing_has_no_cache() -> None:
+    rows = zoo.table([BASE, spec("encoder", builder="encoder", head="none")], 6)
+    assert [row["cache_bytes"] for row in rows] == [4 * 6 * 2 * 16 * 2, None]
+
+
 def test_only_experts_make_a_column_of_active_parameters() -> None:
     experts = {"kind": "moe", "n_experts": 8, "top_k": 2}
     dense, sparse = zoo.table([BASE, spec("sparse", ffn=experts)])
@@ -91,6 +96,8 @@ def test_layers_of_different_kinds() -> None:
     experts = {"kind": "moe", "n_experts": 8, "top_k": 2}
     mixed, _ = zoo.table([spec("mixed", ffn=experts, decoder={"layers": rules}), BASE])
     assert mixed["top_k"] == {"per_layer": [None, 2, 2, 2]}
+    mixed, _ = zoo.table([spec("mixed", decoder={"layers": [{"first": 1, "ffn": "none"}]}), BASE])
+    assert mixed["ffn"] == {"per_layer": ["none", "mlp", "mlp", "mlp"]}
 
 
 def test_a_rule_that_changes_nothing_is_no_difference() -> None:

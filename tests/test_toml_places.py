@@ -82,12 +82,12 @@ def test_what_is_written_twice_can_be_taken_out(data: dict[str, Any], draw: st.D
 
 
 def test_rows_of_dotted_keys_heads_and_arrays_of_tables() -> None:
-    text = "a.b = 1\na.c = [1,\n  2]\n[t.u]\nv = 3\n[[r]]\nx = 4\n[[r]]\nx = 5\n[r.s]\ny = 6\n"
+    text = "a.b = 1\na.c = [1, #\n  2]\n[t.u]\nv = 3\n[[r]]\nx = 4\n[[r]]\nx = 5\n[r.s]\ny = 6\n"
     spans = find_places(text).spans
     assert {path: value for path, (_, value) in spans.items()} == {
         ("a",): (1, 1, 1),
         ("a", "b"): (1, 7, 1),
-        ("a", "c"): (2, 7, 3),
+        ("a", "c"): (2, 7, 5),  # up to the end of its line
         ("a", "c", 0): (2, 8, 1),
         ("a", "c", 1): (3, 3, 1),
         ("t",): (4, 2, 1),

@@ -99,25 +99,23 @@ def _find_parent(
             message = f"`extends` cannot name {quoted(name)}: the name of a spec has {NAME_RULE}"
             hint = "rename the file"
         return Problem(message, here(), hint)
-    # Text and data that come from no file extend specs in the working directory. A spec that was
-    # saved with weights extends no file, wherever it is loaded.
-    folder = None if document.stored else Path(document.name).parent
-    if folder is not None and (path := folder / f"{name}.toml").is_file():
+    # Text and data that come from no file extend specs in the working directory.
+    folder = Path(document.name).parent
+    if (path := folder / f"{name}.toml").is_file():
         if path.is_symlink():  # could point to any file, whose lines error messages would show
             message = f"{quoted(path.name)} is a link, which `extends` does not follow"
             return Problem(message, here())
         return path, here
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place
-    if folder is not None and (saved := _saved(name, folder, here)):
+    if saved := _saved(name, folder, here):
         return saved
-    where = "in the registry" if folder is None else f"{near} or in the registry"
-    message = f"there is no spec {quoted(name)} {where}"
+    message = f"there is no spec {quoted(name)} {near} or in the registry"
     hint = _instead(name, folder, registry)
     return Problem(message, here(), hint, registry.perhaps_missing())
 
 
-def _instead(name: str, folder: Path | None, registry: Registry) -> str:
+def _instead(name: str, folder: Path, registry: Registry) -> str:
     """Return a help text for a name that neither a spec in the folder nor one of the registry
     has."""
     if registry.catalog.file(name) is not None:
@@ -125,7 +123,7 @@ def _instead(name: str, folder: Path | None, registry: Registry) -> str:
             f"it is a published model: `zoo show {typed(name)} --resolved > "
             f"{typed(f'{name}.toml')}` writes its spec, once it is in the store"
         )
-    others = folder.glob("*.toml") if folder is not None else ()
+    others = folder.glob("*.toml")
     beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     otherwise = "`zoo list models` lists those of the registry"
     return did_you_mean(name.removesuffix(".toml"), [*beside, *registry.models], otherwise)

@@ -111,7 +111,7 @@ class LayerValues:
         """Yield a problem for each value that no component of its layer reads, but for lists that
         are `excused`."""
         for where, values in self._unread.items():
-            if not values or excused(where):
+            if excused(where):
                 continue
             document, path = where
             for number, value in values.items():

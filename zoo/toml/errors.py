@@ -80,10 +80,9 @@ def read_around_errors(document: Document) -> None:
 
 def _is_of_another_format(document: Document, broken: list[Problem]) -> bool:
     """Return whether a text with these errors is prose, code or another format, and not TOML with
-    mistakes: most of its lines, as far as they were read, are neither `key = ...` nor a head."""
-    last = max((problem.place.line or 0 for problem in broken if problem.place), default=0)
-    read = [line.strip() for line in (document.text or "").split("\n")[:last]]
-    lines = [line for line in read if line and not line.startswith("#")]
+    mistakes: most of its lines are neither `key = ...` nor a head."""
+    stripped = map(str.strip, (document.text or "").split("\n"))
+    lines = [line for line in stripped if line and not line.startswith("#")]
     statements = [line for line in lines if _STATEMENT.match(line)]
     return len(broken) >= SEVERAL and 2 * len(statements) < len(lines)
 
@@ -109,11 +108,17 @@ def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | No
         return Problem(f"not TOML: {what}", place), None
     line, column = int(found[1]), int(found[2])
     place = document.at(line, column)
-    rest = (place.quote or "")[column - 1 :]
+    quote = place.quote or ""
+    before, rest = quote[: column - 1], quote[column - 1 :]
     hint = _character_hint(rest[:1])
+    goes_on = what == "unclosed array" or (what == "invalid value" and _STATEMENT.match(rest))
+    if goes_on and not before.strip():
+        hint = "the array above needs a `,` or its `]` before this line"
+        # The lines that follow would be reported as if they stood in the array.
+        return Problem("not TOML: unclosed array", place, hint), None
     if what == "invalid value":
         hint = hint or _value_hint(rest)
-    elif "{" in (place.quote or "") and what == _NO_KEY and rest.strip()[:1] in ("", "#"):
+    elif "{" in quote and what == _NO_KEY and rest.strip()[:1] in ("", "#"):
         hint = "write it on one line, or its keys below a `[head]`"
         # The lines of the inline table would be reported as if they stood alone.
         return Problem("not TOML: the inline table is not closed on its line", place, hint), None
