@@ -403,7 +403,10 @@ def test_a_spec_is_no_recipe(project: Path, refused: Refused) -> None:
         (project / "neither.toml").write_text(text)
         assert "the key `builder` is missing" in refused("validate", "neither.toml")
     (project / "short.toml").write_text('format = 1\nmodel = "model.toml"\n')
-    assert "`[data]` is missing" in refused("validate", "short.toml")
+    told = refused("validate", "short.toml")
+    assert "`[data]` is missing" in told
+    assert 'help: add `[tokenizer]` and `kind = "bpe"` (or `files`, `of_model`)' in told
+    assert "help: add `[training]` and `steps = ...`" in told
 
 
 @pytest.mark.parametrize(

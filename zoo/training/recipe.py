@@ -237,7 +237,9 @@ class _Reader:
         """Make the table `name`, whose class is selected by its key `kind`."""
         value = self.document.data.get(name)
         if not isinstance(value, dict):
-            self.not_a_table(name, value, f'kind = "{next(iter(kinds))}"')
+            first, *others = kinds
+            instead = f" (or {', '.join(map(quoted, others))})"
+            self.not_a_table(name, value, f'kind = "{first}"', instead)
             return None
         kind = value.get("kind")
         if not isinstance(kind, str) or kind not in kinds:
@@ -255,10 +257,10 @@ class _Reader:
             return None
         return self.make(cls, value, (name,))
 
-    def not_a_table(self, name: str, value: object, line: str) -> None:
+    def not_a_table(self, name: str, value: object, line: str, instead: str = "") -> None:
         what = "is missing" if value is None else "must be a table"
-        place = self.document.place((name,))
-        self.findings.add(Problem(f"`[{name}]` {what}", place, f"add `[{name}]` and `{line}`"))
+        place, help = self.document.place((name,)), f"add `[{name}]` and `{line}`{instead}"
+        self.findings.add(Problem(f"`[{name}]` {what}", place, help))
 
     def make(
         self,
@@ -299,7 +301,9 @@ class _Reader:
             self.findings.add(Problem(message, place))
         elif details["type"] == "missing":
             name, place = details["loc"][-1], self.document.place(where)
-            self.findings.add(Problem(f"the key `{name}` is missing", place, f"add `{name} = ...`"))
+            absent = [f"`[{table}]` and " for table in path if table not in self.document.data]
+            help = f"add {''.join(absent)}`{name} = ...`"
+            self.findings.add(Problem(f"the key `{name}` is missing", place, help))
         elif details["type"] == "extra_forbidden":
             name, place = str(inner[-1]), self.document.place(where)
             hint = did_you_mean(name, known) if len(inner) == 1 else None
