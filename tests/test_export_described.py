@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from toy_encoders import words
 from transformers import (
@@ -171,6 +172,20 @@ def test_the_tokenizer_has_its_special_tokens(project: Path) -> None:
     zoo.export_folder("mine", "own", architecture="BertForMaskedLM")
     own = Path("own/tokenizer_config.json").read_bytes()
     assert own == Path("mine/tokenizer_config.json").read_bytes()
+
+
+def test_a_special_token_that_is_normalized_has_its_own_name(project: Path) -> None:
+    """Under another, `transformers` would add a token."""
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    words(Path("mine/tokenizer.json"))
+    made: Any = tokenizers.Tokenizer.from_file("mine/tokenizer.json")
+    made.normalizer = tokenizers.normalizers.Prepend("_")
+    made.add_special_tokens([tokenizers.AddedToken("[SEP]", normalized=True)])
+    made.save("mine/tokenizer.json")
+    Path("mine/generation_config.json").write_text('{"eos_token_id": 3}')
+    zoo.export_folder("mine", "out", architecture="LlamaForCausalLM")
+    tokenizer = AutoTokenizer.from_pretrained("out")
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("[SEP]", 3)
 
 
 def test_special_tokens_are_those_of_the_model(project: Path) -> None:

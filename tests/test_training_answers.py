@@ -219,6 +219,11 @@ def _bytes() -> tokenizers.Tokenizer:
     return made
 
 
+def test_a_prompt_of_white_space_is_answered(mine: Path) -> None:
+    write_pairs((" ", "a"), ("\n", "b"), (" ", " "))
+    assert [learned(row).strip() for row in read()[2].train] == ["a<|end|>", "b<|end|>"]  # type: ignore[arg-type]
+
+
 def test_the_end_that_a_tokenizer_adds_is_there_once(mine: Path) -> None:
     made = tokenizer()
     made.post_processor = tokenizers.processors.TemplateProcessing(
@@ -282,17 +287,21 @@ def test_rows_without_prompts_are_the_data_that_they_were(mine: Path) -> None:
 # --- chats --------------------------------------------------------------------------------------
 
 
-def theirs(template: str, chat: list[dict[str, str]]) -> tuple[list[int], list[int]]:
+def theirs(
+    template: str, chat: list[dict[str, str]], made: tokenizers.Tokenizer | None = None
+) -> tuple[list[int], list[int]]:
     """The ids that `transformers` makes of a chat, and 1 for each of the assistant's."""
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer() if made is None else made)
     fast.chat_template = template
     found = fast.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
     return found["input_ids"], found["assistant_masks"]
 
 
-def check_as_theirs(row: Row, template: str, chat: list[dict[str, str]]) -> None:
+def check_as_theirs(
+    row: Row, template: str, chat: list[dict[str, str]], made: tokenizers.Tokenizer | None = None
+) -> None:
     """Check that a row is a chat up to the end of its last answer, and what it learns of it."""
-    ids, mask = theirs(template, chat)
+    ids, mask = theirs(template, chat, made)
     last = len(mask) - mask[::-1].index(1)
     assert list(row.target) == ids[:last]
     expected = [id_ if own else IGNORED for id_, own in zip(ids, mask, strict=True)]
@@ -307,6 +316,30 @@ def test_all_answers_of_a_chat_are_learned_in_one_text(mine: Path) -> None:
         assert isinstance(row, Row)
         check_as_theirs(row, TEMPLATE, chat)
     assert learned(train[0]).split() == ["b.<|end|>", "dd.<|end|>"]  # type: ignore[arg-type]
+
+
+def test_an_end_that_takes_the_space_behind_it_is_learned(mine: Path) -> None:
+    """As that of Phi-3 does."""
+    made = tokenizer()
+    made.add_special_tokens([tokenizers.AddedToken("<|end|>", rstrip=True, normalized=False)])
+    made.save(str(mine / "tokenizer.json"))
+    write_lines({"chat": CHAT})
+    (row,) = read(OF_CHATS)[2].train
+    check_as_theirs(row, TEMPLATE, CHAT[:4], made)  # type: ignore[arg-type]
+    assert learned(row).split() == ["b.<|end|>", "dd.<|end|>"]  # type: ignore[arg-type]
+
+
+def test_an_end_that_is_looked_for_in_normal_form(mine: Path) -> None:
+    """As that of Llama 2 in files of its time. Its name is the one that texts have."""
+    made = tokenizer()
+    made.normalizer = tokenizers.normalizers.Prepend("a")
+    made.add_special_tokens([tokenizers.AddedToken("<|end|>", normalized=True)])
+    assert made.id_to_token(ID["<|end|>"]) == "a<|end|>"
+    made.save(str(mine / "tokenizer.json"))
+    write_pairs(("b", "c"))
+    _, tokens, rows = read()
+    assert (tokens.end, tokens.eos) == ("<|end|>", ID["<|end|>"])
+    assert learned(rows.train[0]).split() == ["c<|end|>"]  # type: ignore[arg-type]
 
 
 def test_an_answer_follows_what_the_model_is_given_for_it(project: Path) -> None:
@@ -473,6 +506,12 @@ FAULTS: dict[str, tuple[str, str | None, object, str]] = {
         TEMPLATE,
         {"chat": [{"from": "human", "value": "a?"}]},
         "data.jsonl:2:1: error: message 1 of the chat: `role` is missing",
+    ),
+    "half a character": (
+        OF_CHATS.replace('"chat"', '"chat"\nvalid = 1'),
+        TEMPLATE,
+        {"chat": [{"role": "user", "content": "a\ud800"}, *CHAT[1:]]},
+        "data.jsonl:2:1: error: the field `chat` has half of a character, `\\ud800`",
     ),
     "nothing that answers": (
         OF_CHATS,

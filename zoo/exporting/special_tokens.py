@@ -15,7 +15,7 @@ from zoo.json_files import read_json
 from zoo.purpose import Reading
 from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.running.text import mask_of
-from zoo.running.tokenizer_file import read_tokenizer
+from zoo.running.tokenizer_file import read_tokenizer, token_of
 
 
 class _Settings(Settings):
@@ -63,7 +63,7 @@ def tokenizer_config(folder: Path, reading: Reading | None) -> Companion | None:
     tokenizer, ids = read_tokenizer(path), special_ids(folder, reading)
     ids["mask_token_id"] = mask_of(tokenizer)
     tokens = {
-        token: tokenizer.id_to_token(one)
+        token: token_of(tokenizer, one)
         for token in ("bos_token", "eos_token", "pad_token", "mask_token")
         for one in _ids(ids[f"{token}_id"])[:1]
     }

@@ -68,6 +68,13 @@ def is_bpe(tokenizer: Tokenizer) -> bool:
     return isinstance(tokenizer.model, models.BPE)
 
 
+def token_of(tokenizer: Tokenizer, id_: int) -> str | None:
+    """The token of an id as texts have it; None if there is none. Of an added token that is
+    normalized before it is looked for, `id_to_token` gives the normal form."""
+    added = tokenizer.get_added_tokens_decoder().get(id_)
+    return tokenizer.id_to_token(id_) if added is None else added.content
+
+
 @contextmanager
 def tokenizer_code(failed: Callable[[BaseException], ZooError]) -> Generator[None]:
     """Run code of the package, with `failed` making the error of what it raises: it has no errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -108,11 +108,15 @@ def _learned(encoding: Any, ends: Sequence[int], end: Sequence[int]) -> Row:
     n = len(encoding.ids)
     while n and encoding.special_tokens_mask[n - 1]:
         n -= 1  # the tokenizer's own end
-    labels = (
-        id_ if bisect_left(ends, stop) % 2 else IGNORED
-        for id_, (_, stop) in zip(encoding.ids[:n], encoding.offsets, strict=False)
-    )
-    return Row(None, array("i", [*encoding.ids[:n], *end]), array("i", [*labels, *end]))
+    ids, stops = array("i", encoding.ids[:n]), [stop for _, stop in encoding.offsets[:n]]
+    labels = array("i", [IGNORED]) * n
+    for first, last in zip(ends[::2], ends[1::2], strict=True):
+        # An end token may also have taken the white space behind it, and the bytes of a character
+        # may be tokens that all stop with it.
+        after = max(bisect_left(stops, last) + 1, bisect_right(stops, last))
+        learned = slice(bisect_right(stops, first), after)
+        labels[learned] = ids[learned]
+    return Row(None, ids + array("i", end), labels + array("i", end))
 
 
 def special_spellings(examples: Sequence[Example], tokens: AnyTokens) -> list[str]:

@@ -66,15 +66,20 @@ def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
         return names[found] if 0 <= found < len(names) else ""
     if isinstance(found, str | int | float | Decimal | date | time):
         text = str(found)
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            half = f"\\u{ord(text[error.start]):04x}"
-            message = f"the field {quoted(name)} has half of a character, `{half}`, and is no text"
-            raise TrainingError(message) from None
+        _check_whole(text, name)
         return text
     kind = type(found).__name__
     raise TrainingError(f"the field {quoted(name)} is no text or label, but of the type {kind}")
+
+
+def _check_whole(text: str, name: str) -> None:
+    """Raise TrainingError if the text of a field has half of a character (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        message = f"the field {quoted(name)} has half of a character, `{half}`, and is no text"
+        raise TrainingError(message) from None
 
 
 class RowSides(NamedTuple):
@@ -108,6 +113,8 @@ def sides_of_row(
         assert chats is not None  # for the chats that there are then
         name = str(data.messages)
         found = chats.turns(_found(row, name), name)
+        for one in found:
+            _check_whole("".join((*one.prompts, *one.answers)), name)
         return [RowSides(one.prompts, one.answers, opening=one.opening) for one in found]
     wanted = field(row, data.target, names)
     if data.source is None:

@@ -73,8 +73,8 @@ class Example(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether this is text without a character other than white space."""
-        return not self.source_or_text.strip()
+        """Whether no side has a character other than white space."""
+        return not f"{self.source_text}{self.target_text}".strip()
 
 
 class Splits(NamedTuple):

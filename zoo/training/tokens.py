@@ -13,7 +13,7 @@ from zoo.errors import Problem, TrainingError
 from zoo.files.atomic import write_text
 from zoo.files.of_model import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.text import MASKS, mask_of
-from zoo.running.tokenizer_file import encoded, read_tokenizer, tokenizer_code
+from zoo.running.tokenizer_file import encoded, read_tokenizer, token_of, tokenizer_code
 from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, Sides
@@ -65,7 +65,8 @@ class Tokens:
     @property
     def end(self) -> str:
         """The token that ends a target, or text."""
-        found: str = self.target.id_to_token(self.eos)
+        found = token_of(self.target, self.eos)
+        assert found is not None  # `with_specials` has its id from it
         return found
 
     @property
@@ -138,10 +139,10 @@ def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Publis
     whole texts, the one of the lowest id."""
     usual = Specials()
     pad_id = published.pad if model.pad_id is None else model.pad_id
-    pad = table.pad or (None if pad_id is None else tokenizer.id_to_token(pad_id))
+    pad = table.pad or (None if pad_id is None else token_of(tokenizer, pad_id))
     if isinstance(model, Reader):
-        return Specials(pad=pad or tokenizer.id_to_token(PAD) or usual.pad)
-    ends = [tokenizer.id_to_token(id_) for id_ in published.ends]
+        return Specials(pad=pad or token_of(tokenizer, PAD) or usual.pad)
+    ends = [end for id_ in published.ends if (end := token_of(tokenizer, id_))]
     if table.eos is None and len(ends) > 1:
         raise TrainingError(
             Problem(
@@ -151,7 +152,7 @@ def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Publis
             )
         )
     eos = table.eos or next(iter(ends), None) or usual.eos
-    begin = None if published.bos is None else tokenizer.id_to_token(published.bos)
+    begin = None if published.bos is None else token_of(tokenizer, published.bos)
     return Specials(pad=pad or eos, bos=table.bos or begin or usual.bos, eos=eos)
 
 
