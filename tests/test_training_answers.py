@@ -373,6 +373,22 @@ def test_a_message_that_answers_nothing_is_given(mine: Path) -> None:
     assert learned(row).split() == ["b.<|end|>"]  # type: ignore[arg-type]
 
 
+def test_an_end_that_is_not_read_as_one_is_told(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by a tokenizer that knows it as a word of its own alone."""
+    path = mine / "tokenizer.json"
+    told = json.loads(path.read_text())
+    for token in told["added_tokens"]:
+        token["single_word"] = token["content"] == "<|end|>"
+    path.write_text(json.dumps(told))
+    write_lines({"chat": CHAT[:2]}, {"chat": [CHAT[0], {"role": "assistant", "content": "b"}]})
+    Path("recipe.toml").write_text(OF_CHATS)
+    zoo.train("recipe.toml")
+    note = "train: in 1 of 2 texts the tokenizer does not read `<|end|>` as one token"
+    assert note in capsys.readouterr().err
+
+
 def test_a_date_does_not_change_what_is_learned(project: Path) -> None:
     """Else no run could be resumed, or done again, on another day."""
     write_model(project / "mine", "{{ strftime_now('%Y-%m-%d') }}" + TEMPLATE)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zoo.training.batches import Row
 from zoo.training.data_tables import messages_of
 from zoo.training.encoding import Parts, special_spellings
 from zoo.training.labels import labels_in
@@ -48,6 +49,7 @@ class Notes:
                     "text"
                 )
         yield from self.joined()
+        yield from self.endless()
         for name, count in self.left_out().items():
             yield (
                 f"{name}: {count:,} of {len(self.splits.parts[name]):,} pairs are left out, as "
@@ -74,6 +76,18 @@ class Notes:
         if not any(before.isspace() or after.isspace() for before, after in edges):
             shown = quoted(first.source_text[-20:] + first.target_text[:20])
             yield f"train: no white space is between prompts and answers: the first are {shown}"
+
+    def endless(self) -> Iterator[str]:
+        """A note, if the tokenizer makes other tokens of the end of an answer in a chat."""
+        rows, tokens = self.rows.train, self.tokens
+        if isinstance(tokens, ReaderTokens):
+            return
+        learned = [row.labels for row in rows if isinstance(row, Row) and row.labels is not None]
+        if count := sum(tokens.eos not in labels for labels in learned):
+            yield (
+                f"train: in {count:,} of {len(rows):,} texts the tokenizer does not read "
+                f"{quoted(tokens.end)} as one token, so that no answer there ends"
+            )
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
