@@ -462,6 +462,12 @@ FAULTS: dict[str, tuple[str, str | None, object, str]] = {
         {"chat": "a?"},
         "data.jsonl:2:1: error: the field `chat` is no list of messages",
     ),
+    "no chat": (
+        OF_CHATS,
+        TEMPLATE,
+        {"chat": None},
+        "data.jsonl:2:1: error: the field `chat` is no list of messages",
+    ),
     "no such field": (
         OF_CHATS,
         TEMPLATE,
@@ -483,6 +489,12 @@ FAULTS: dict[str, tuple[str, str | None, object, str]] = {
     "no end": (
         OF_CHATS,
         NO_END,
+        {"chat": CHAT},
+        "does not end message 2 with `<|end|>`",
+    ),
+    "an end that the next prompt begins with": (
+        OF_CHATS,
+        NO_END.replace("<|bot|>", "<|end|><|bot|>"),
         {"chat": CHAT},
         "does not end message 2 with `<|end|>`",
     ),
