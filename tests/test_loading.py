@@ -158,7 +158,7 @@ def test_the_command_tells_what_the_report_holds(
     text = capsys.readouterr().out
     assert all(name in text for name in rows)
     assert "tied  head.out.weight" in text
-    assert f"loaded  {TABLE}  F32 -> BF16 11 x 8" in text
+    assert f"loaded  {TABLE}  F32 -> BF16 11 x 8  sha256:" in text
     assert run(["load", "tiny"]) == 0
     assert f"{len(rows)} of {len(rows)} digests checked" in capsys.readouterr().out
     assert run(["load", "tiny", "--no-verify"]) == 0
