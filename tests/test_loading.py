@@ -19,6 +19,7 @@ from trials import python
 
 import zoo
 from zoo.cli import run
+from zoo.store.found_weights import find_weights
 from zoo.weights.reader import read_header
 
 TABLE = "decoder.embed.tokens.weight"
@@ -157,7 +158,7 @@ def test_the_command_tells_what_the_report_holds(
     text = capsys.readouterr().out
     assert all(name in text for name in rows)
     assert "tied  head.out.weight" in text
-    assert f"loaded  {TABLE}  F32 -> BF16 11 x 8" in text
+    assert f"loaded  {TABLE}  F32 -> BF16 11 x 8  sha256:" in text
     assert run(["load", "tiny"]) == 0
     assert f"{len(rows)} of {len(rows)} digests checked" in capsys.readouterr().out
     assert run(["load", "tiny", "--no-verify"]) == 0
@@ -229,12 +230,22 @@ def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> N
 
 @pytest.mark.parametrize("is_on", [True, False])
 @pytest.mark.parametrize("name", ["tiny.safetensors", "missing.safetensors"])
-def test_the_garbage_collector_is_left_as_it_was(is_on: bool, name: str, tiny: Path) -> None:
+def test_the_garbage_collector_rests_meanwhile_and_is_left_as_it_was(
+    is_on: bool, name: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile: list[bool] = []
+
+    def find(*given: Any) -> Any:
+        meanwhile.append(gc.isenabled())
+        return find_weights(*given)
+
+    monkeypatch.setattr("zoo.loading.find_weights", find)
     gc.enable() if is_on else gc.disable()
     try:
         with contextlib.suppress(zoo.WeightsError):
             zoo.load(tiny.with_name(name))
         assert gc.isenabled() is is_on
+        assert meanwhile == [False]
     finally:
         gc.enable()
 

@@ -109,6 +109,19 @@ def test_a_class_tells_its_own_meaning_of_a_key_of_its_parent() -> None:
         assert told in tables[kind]["properties"]["weight_decay"]["description"]
 
 
+def test_defaults_are_told() -> None:
+    """Those of Vaswani et al. 2017, sections 5.3 and 6.1."""
+    adam, evaluation = (
+        {
+            key: value.get("default")
+            for key, value in recipe_schema()["$defs"][name]["properties"].items()
+        }
+        for name in ("Adam", "Evaluation")
+    )
+    assert (adam["betas"], adam["eps"]) == ([0.9, 0.98], 1e-9)
+    assert (evaluation["beam"], evaluation["length_penalty"]) == (4, 0.6)
+
+
 def test_keys_have_no_titles_beside_their_names() -> None:
     assert json.dumps(recipe_schema()).count('"title"') == 1  # that of the whole
 

@@ -274,6 +274,22 @@ def test_keys_and_kinds_are_described(schema: dict[str, Any]) -> None:
     assert norms.startswith("Which norms are there: of the sublayer")
 
 
+def keys_of(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key of every table, with its schema; conditions aside."""
+    if isinstance(schema, dict):
+        for word, inner in schema.items():
+            yield from inner.items() if word == "properties" else ()
+            yield from keys_of(inner) if word != "if" else ()
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from keys_of(inner)
+
+
+def test_no_key_is_without_a_description(schema: dict[str, Any]) -> None:
+    missed = [key for key, value in keys_of(schema) if not {"description", "$ref"} & value.keys()]
+    assert missed == []
+
+
 @pytest.mark.parametrize(
     ("defaults", "told"), [([3, 3], 3), ([False, False], False), ([3, 4], None), ([3, None], None)]
 )

@@ -49,6 +49,8 @@ class Mine(FeedForward):
     shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
     """A number or several."""
     length: int = 1
+    height: int = 1
+    breadth: int = 1
     weight: Annotated[int, WrapValidator(lambda v, check: check(0 if v == "no" else v))] = 1
     pace: Annotated[
         int, BeforeValidator(len, json_schema_input_type=Literal["slow", "fast"])
@@ -61,6 +63,11 @@ class Mine(FeedForward):
     @classmethod
     def _metres(cls, value):
         return int(value.removesuffix("m")) if isinstance(value, str) else value
+
+    @field_validator("height", mode="wrap")
+    @classmethod
+    def _feet(cls, value, check):
+        return 3 if value == "ten feet" else check(value)
 '''
 
 
@@ -128,7 +135,7 @@ def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
     for right in (
         {"rank": {"per_layer": [3, 4]}},
         {"size": {"depth": 3}},
-        {"pace": "slow", "weight": "no", "extra": 3},
+        {"pace": "slow", "weight": "no", "extra": 3, "height": "ten feet"},
         {"inner": {**valid, "inner": "theirs"}},
     ):
         assert validator.is_valid({**small, "ffn": {**valid, **right}})
@@ -137,6 +144,7 @@ def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
         {"rank": {"per_layer": [3, "4"]}},
         {"colour": "green"},
         {"shade": "dark"},
+        {"breadth": "3m"},
         {"rnk": 3},
         {"size": {"height": 3}},
         {"pace": "quick"},

@@ -24,6 +24,7 @@ from zoo.registry import load_registry
 from zoo.running.text import read_text
 from zoo.training.batches import IGNORED, Row, n_tokens
 from zoo.training.changes import identity
+from zoo.training.checking import check_recipe
 from zoo.training.encoding import Parts, encode_answers, encode_parts
 from zoo.training.objective import collate, summed_loss
 from zoo.training.recipe import read_recipe
@@ -172,6 +173,14 @@ def test_an_answer_is_learned_behind_what_run_reads_of_its_prompt(mine: Path) ->
         assert list(row.labels or ()) == [IGNORED] * len(given) + wanted
         assert (row.n_labels, row.length) == (len(wanted), len(given) + len(wanted) - 1)
     assert n_tokens(rows) == sum(len(answer) + 1 for _, answer in PAIRS)
+
+
+def test_an_answer_may_be_white_space(mine: Path, project: Path) -> None:
+    """For training, and for what is checked before it."""
+    write_pairs(("a", "\n"))
+    rows = read()[2].train
+    assert [*rows[0].target] == [ID[one] for one in ("<s>", "a", "\n", "<|end|>")]
+    assert check_recipe(read_recipe("recipe.toml"), project, load_registry()).splits
 
 
 def test_the_loss_is_that_of_the_answers(mine: Path) -> None:
@@ -511,6 +520,12 @@ FAULTS: dict[str, tuple[str, str | None, object, str]] = {
         {"chat": "a?"},
         "data.jsonl:2:1: error: the field `chat` is no list of messages",
     ),
+    "no chat": (
+        OF_CHATS,
+        TEMPLATE,
+        {"chat": None},
+        "data.jsonl:2:1: error: the field `chat` is no list of messages",
+    ),
     "no such field": (
         OF_CHATS,
         TEMPLATE,
@@ -538,6 +553,12 @@ FAULTS: dict[str, tuple[str, str | None, object, str]] = {
     "no end": (
         OF_CHATS,
         NO_END,
+        {"chat": CHAT},
+        "does not end message 2 with `<|end|>`",
+    ),
+    "an end that the next prompt begins with": (
+        OF_CHATS,
+        NO_END.replace("<|bot|>", "<|end|><|bot|>"),
         {"chat": CHAT},
         "does not end message 2 with `<|end|>`",
     ),
@@ -572,6 +593,6 @@ def test_what_does_not_fit_is_refused_with_its_place(
     Path("recipe.toml").write_text(recipe)
     good = {"chat": CHAT} if "messages" in recipe else {"prompt": "a ", "answer": "b"}
     write_lines(row if "lists" in told else good, row)
-    assert told in refused("validate", "recipe.toml")
+    assert refused("validate", "recipe.toml").count(told) == 1
     assert told in refused("train", "recipe.toml", "-o", "out")
     assert not Path("out").exists()

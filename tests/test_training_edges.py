@@ -28,6 +28,7 @@ from zoo.training import data as data_module
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import OF_TRAIN
+from zoo.training.fields import field
 from zoo.training.hub import read_split
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
@@ -344,6 +345,14 @@ def test_a_secret_label_is_missing(project: Path, monkeypatch: pytest.MonkeyPatc
     table = Datasets(path="rows.parquet", source="text", target="label")
     with pytest.raises(TrainingError, match=r"rows\.parquet \(train\):2: .*target is missing"):
         read_data(table, Path(), 0)
+    numbers = [field({"label": number}, "label", label.names) for number in (-1, 0, 1, 2)]
+    assert numbers == ["", "under", "over", ""]
+
+
+def test_bytes_are_no_label() -> None:
+    """As a data set may hold them."""
+    with pytest.raises(TrainingError, match="`label` is no text or label, but of the type bytes"):
+        field({"label": b"a"}, "label")
 
 
 # --- interruption -------------------------------------------------------------------------------

@@ -124,6 +124,16 @@ def test_the_loss_is_that_of_each_text_alone(model: str, smoothing: float, tmp_p
         assert float(measured[0]) == pytest.approx(expected, rel=1e-12)
 
 
+def test_packed_texts_are_joined_with_their_special_tokens_and_cut(tmp_path: Path) -> None:
+    tokens = tokens_for(zoo.build(MODEL), tmp_path)
+    joined = [id_ for text in TEXTS for id_ in tokens.tokenizer.encode(text).ids]
+    texts = [Example(None, text) for text in TEXTS]
+    rows = encode_read(texts, tokens, max_length=10, packed=True)
+    assert [[*row.ids] for row in rows] == [
+        joined[at : at + 10] for at in range(0, len(joined), 10)
+    ]
+
+
 def hugging_face(kind: str) -> Any:
     torch.manual_seed(0)
     if kind == "gpt2":

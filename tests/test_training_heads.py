@@ -85,7 +85,8 @@ def test_a_new_head_on_a_saved_model(train: Train, capsys: pytest.CaptureFixture
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-20)
     assert Path("out/tokenizer.json").read_bytes() == Path("filler/tokenizer.json").read_bytes()
     part = (zoo.load("out").origin or {})["part"]
-    assert part["new"] == ["head.*"]
+    digest = zoo.load("filler").load_report.content_digest
+    assert part == {"new": ["head.*"], "content_digest": digest}
     assert zoo.TextModel.load("out").run(["a x is u"])[0]["task"] == "classify"
 
 

@@ -519,3 +519,13 @@ def test_what_does_not_fit_is_refused_with_its_place(
     Path("bad.jsonl").write_text(data)
     assert told in refused("validate", "recipe.toml")
     assert told in refused("train", "recipe.toml", "-o", "out")
+
+
+def test_words_have_no_second_text(project: Path, refused: Refused) -> None:
+    recipe = RECIPE.replace('"tokens"', '["tokens", "note"]').replace("ner.", "two.")
+    write_words(project, recipe.replace("valid = 2", "valid = 0"))
+    Path("two.jsonl").write_text('{"tokens": ["a"], "note": "b", "tags": ["O"]}\n')
+    assert (
+        "recipe.toml:8:10: error: the data is words and second texts with lists of labels, and the "
+        "model learns from lists of words with lists of labels"
+    ) in refused("validate", "recipe.toml")

@@ -80,7 +80,7 @@ class Valued(NamedTuple):
 
 
 def _n_predicted(labels: Sequence[int]) -> int:
-    return len(labels) - list(labels).count(IGNORED)
+    return len(labels) - labels.count(IGNORED)
 
 
 ReadRow = Labelled | Valued

@@ -154,8 +154,7 @@ def _problem(line: Line, lists: tuple[str, ...]) -> Problem | None:
     if isinstance(line.target, tuple) and (problem := _wrong_labels(line, line.target)):
         return problem
     # A list of labels may be empty.
-    needed = {name: side for name, side in line.sides.items() if side != () or name == "source"}
-    missing = next((name for name, side in needed.items() if not side), None)
+    missing = next((name for name, side in line.sides.items() if side == ""), None)
     if missing is None:
         return None
     if missing != "target":

@@ -62,7 +62,7 @@ def _text(found: Any, name: str, names: Sequence[str] | None) -> str:
         return ""
     if isinstance(found, bool):
         return "true" if found else "false"
-    if names is not None and isinstance(found, int):
+    if names is not None:
         return names[found] if 0 <= found < len(names) else ""
     if isinstance(found, str | int | float | Decimal | date | time):
         text = str(found)

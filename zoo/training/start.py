@@ -302,7 +302,8 @@ def _told_data(example: Example) -> str:
         return "text"
     lists = isinstance(example.target, tuple)
     if isinstance(example.source, tuple):
-        return f"words with {'lists of labels' if lists else 'one label or target'}"
+        words = "words" if example.second is None else "words and second texts"
+        return f"{words} with {'lists of labels' if lists else 'one label or target'}"
     if example.second is not None:
         return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
     return "texts with lists of labels" if lists else "pairs"

@@ -41,7 +41,7 @@ def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
         if not isinstance(tensor, torch.Tensor):
             raise PluginError(f"`{name}` is extra state of a module; only tensors are stored")
         found.setdefault(id(tensor), ([], tensor))[0].append(name)
-    return sorted(found.values(), key=lambda item: item[0])
+    return [*found.values()]
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -69,7 +69,7 @@ def differences_from_spec(model: Transformer) -> list[str]:
     by_name = _by_name(model)
     tensors = {
         names[0]: _Described(
-            tuple(tensor.shape),
+            tensor.shape,
             "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
             not isinstance(tensor, nn.Parameter),
         )
