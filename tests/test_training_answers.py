@@ -244,6 +244,15 @@ def test_the_end_that_a_tokenizer_adds_is_there_once(mine: Path) -> None:
     assert [WORDS[id_] for id_ in row.target] == ["<s>", "a", "b", "<|end|>"]  # type: ignore[union-attr]
 
 
+def test_a_text_without_tokens_is_told(mine: Path, refused: Refused) -> None:
+    made = tokenizer()
+    made.normalizer = tokenizers.normalizers.Replace("h", "")
+    made.save(str(mine / "tokenizer.json"))
+    write_pairs(("a ", "b"), ("h", "hh"))
+    Path("recipe.toml").write_text(RECIPE)
+    assert "no tokens are made of the text `hhh`" in refused("train", "recipe.toml", "-o", "out")
+
+
 def test_longer_texts_are_left_out(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_pairs(*PAIRS, ("a" * 50, "b" * 20))
     Path("recipe.toml").write_text(RECIPE)

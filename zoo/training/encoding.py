@@ -84,6 +84,7 @@ def encode_answers(examples: Sequence[Example], tokens: Tokens) -> list[Row]:
 
     Raises:
         InputError: the tokenizer cannot encode a text.
+        TrainingError: no tokens are made of a text.
     """
     pieces = [
         tuple(chain.from_iterable(zip(one.prompts, one.targets, strict=True))) for one in examples
@@ -91,10 +92,13 @@ def encode_answers(examples: Sequence[Example], tokens: Tokens) -> list[Row]:
     chats = examples[0].opening is not None
     texts = ["".join(one) for one in pieces]
     found = encoded(tokens.target, texts, add_special_tokens=not chats)
-    return [
-        _learned(encoding, [*accumulate(map(len, one))], [] if chats else [tokens.eos])
+    end = [] if chats else [tokens.eos]
+    rows = [
+        _learned(encoding, [*accumulate(map(len, one))], end)
         for encoding, one in zip(found, pieces, strict=True)
     ]
+    _check_not_empty(texts, [row.target[: len(row.target) - len(end)] for row in rows])
+    return rows
 
 
 def _learned(encoding: Any, ends: Sequence[int], end: Sequence[int]) -> Row:
@@ -230,7 +234,7 @@ def _check_not_empty(texts: Sequence[str], rows: Sequence[Sequence[int]]) -> Non
     """Raise TrainingError for a row without ids."""
     for text, ids in zip(texts, rows, strict=True):
         if not ids:
-            hint = "leave it out of the data, or take a tokenizer that adds special tokens"
+            hint = "leave it out of the data, or take a tokenizer that makes some of it"
             raise TrainingError(
                 Problem(f"no tokens are made of the text {quoted(text)}", help=hint)
             )
