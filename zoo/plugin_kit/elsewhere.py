@@ -39,10 +39,10 @@ def same_elsewhere(process: Workers, spec: ModelSpec, registry: Registry) -> Non
                 f"there and starts from {there[1]}",
                 help=_HASHES,
             )
-    here = _output(spec)
-    if not close(_tensor(output), _tensor(here), SAME):
+    own = _tensor(_output(spec))
+    if not close(_tensor(output), own, SAME):
         again = _output(read_spec(spec.to_toml(), registry=registry))
-        if close(_tensor(again), _tensor(here), SAME):  # else `saving` tells what is not stored
+        if close(_tensor(again), own, SAME):  # else `saving` tells what is not stored
             raise PromiseError("the output is another in another process", help=_HASHES)
 
 
