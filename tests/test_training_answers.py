@@ -298,7 +298,7 @@ def test_rows_without_prompts_are_the_data_that_they_were(mine: Path) -> None:
     """A run that began before there were labels goes on."""
     Path("recipe.toml").write_text(RECIPE)
     start = find_start(read_recipe("recipe.toml"), load_registry())
-    found = identity(start.recipe, start.spec, start.content, [Row(None, [1, 2]), Row([3], [4])])
+    found = identity(start, [Row(None, [1, 2]), Row([3], [4])])
     assert found["data"] == hashlib.sha256(b"[null, [1, 2]][[3], [4]]").hexdigest()
 
 

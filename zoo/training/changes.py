@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError
-from zoo.spec import ModelSpec
 from zoo.training.batches import AnyRow
 from zoo.training.recipe import Recipe
+from zoo.training.start import Start
 from zoo.wording import quoted
 
 _FREE_OF_HEAD = ("name", "dtype")
@@ -32,20 +32,17 @@ _OF_MODEL = ("model", "weights")
 """The keys that say where the model is, which has digests of its own."""
 
 
-def identity(
-    recipe: Recipe, spec: ModelSpec, content: str | None, rows: Sequence[AnyRow]
-) -> dict[str, Any]:
+def identity(start: Start, rows: Sequence[AnyRow]) -> dict[str, Any]:
     """Everything but the machine that determines the weights of a step: the values of the recipe by
-    their key path, with defaults, and the digests of the model, with those of the weights that
-    training starts from (`content`), and of the encoded data."""
+    their key path, with defaults, and the digests of the model and of the encoded data."""
     data = hashlib.sha256()
     for row in rows:
         # Rows without labels, or types, are as they were when no row had any.
         told = row[:2] if row[2] is None else row
         data.update(json.dumps(told, default=list).encode())
     return {
-        "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),
-        "model": spec.digest if content is None else f"{spec.digest} {content}",
+        "recipe": _deciding(start.recipe, masks=start.spec.model.task == "fill_mask"),
+        "model": start.digest,
         "data": data.hexdigest(),
     }
 

@@ -51,8 +51,9 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     if start is not None:
         with noted(problems):
             try:
+                beside = None if start.saved is None else start.saved.folder
                 tokens = check_tokenizer(
-                    recipe.tokenizer, start.sides, recipe.folder, start.weights, start.published
+                    recipe.tokenizer, start.sides, recipe.folder, beside, start.published
                 )
                 if tokens is not None and splits is not None:
                     check_specials(recipe, tokens, splits)

@@ -15,7 +15,7 @@ from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
-from zoo.training.tokens import AnyTokens, Tokens, folder_of
+from zoo.training.tokens import AnyTokens, Tokens
 
 
 def write_companions(tokens: AnyTokens, start: Start, folder: Path) -> None:
@@ -36,8 +36,8 @@ def write_companions(tokens: AnyTokens, start: Start, folder: Path) -> None:
     are_kept = isinstance(start.recipe.tokenizer, OfModel)
     kept = (*TERMS, *COMPANIONS, *MODULES) if are_kept else TERMS
     companions: list[Companion] = []
-    if start.weights is not None:
-        beside = folder_of(start.weights)
+    if start.saved is not None:
+        beside = start.saved.folder
         companions = read_companions(beside, find_files(beside, kept))
     for name in find_files(folder, (*COMPANIONS, *MODULES)):
         remove_file(folder / name)

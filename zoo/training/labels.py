@@ -55,7 +55,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     learned = sorted({label for example in splits.train for label in example.targets})
     if not (recipe.head.labels or own):
         _check_number(start, learned, number)
-    if start.weights is not None and start.taken is None:
+    if start.saved is not None and start.saved.taken is None:
         _check_order(start, own)
     labels = recipe.head.labels or own or tuple(learned)
     _check_unknown(recipe, splits, labels, folder)

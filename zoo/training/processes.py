@@ -124,21 +124,21 @@ def make_model(start: Start, accelerator: Any, registry: Registry) -> nn.Module:
     Raises:
         TrainingError: a weight that `[lora]` means cannot be adapted.
     """
-    recipe, mesh = start.recipe, None
+    recipe, saved, mesh = start.recipe, start.saved, None
     if recipe.training.shard and accelerator.num_processes > 1:
         from torch.distributed.device_mesh import init_device_mesh
 
         n_processes = (accelerator.num_processes,)
         mesh = init_device_mesh(accelerator.device.type, n_processes, mesh_dim_names=("fsdp",))
-    if start.weights is None:
+    if saved is None:
         model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
-    elif start.taken is None:
-        model = load(start.source, dtype=torch.float32, mesh=mesh, registry=registry)
+    elif saved.taken is None:
+        model = load(saved.source, dtype=torch.float32, mesh=mesh, registry=registry)
     else:
         model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
-        other = load(start.source, dtype=torch.float32, mesh=mesh, registry=registry)
+        other = load(saved.source, dtype=torch.float32, mesh=mesh, registry=registry)
         mine, theirs = model.state_dict(), other.state_dict()
-        for name, there in start.taken.items():
+        for name, there in saved.taken.items():
             mine[name].copy_(theirs[there])
     if recipe.lora is not None:
         try:

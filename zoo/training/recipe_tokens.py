@@ -19,7 +19,6 @@ from zoo.training.tables import Tokenizer as Table
 from zoo.training.tokens import (
     PAD,
     AnyTokens,
-    folder_of,
     other_padding,
     read_token_files,
     read_tokens,
@@ -47,7 +46,7 @@ def tokens_of(
         examples: the examples that a new tokenizer is learned from.
         model: the vocabularies of the model.
         folder: the folder that file names are relative to.
-        start: the saved model that training starts from, if it starts from one.
+        start: the folder of the saved model that training starts from, if it starts from one.
         published: the special ids of that model.
 
     Raises:
@@ -68,7 +67,7 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(folder_of(start), table, model, published)
+    return read_tokens(start, table, model, published)
 
 
 def check_tokenizer(
@@ -118,7 +117,7 @@ def _check_learned(table: Bpe, model: Sides) -> None:
 def _refuse_new_tokens(start: Path | None) -> None:
     """Raise `TrainingError` if training starts from a model that has a tokenizer: its weights know
     the ids of that one, and a new one would give each id to another token."""
-    if start is not None and (folder_of(start) / TOKENIZER).is_file():
+    if start is not None and (start / TOKENIZER).is_file():
         raise TrainingError(
             Problem(
                 "the model that training starts from has a tokenizer, and this would learn another "

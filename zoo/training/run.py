@@ -147,7 +147,7 @@ class Run:
         # Which checkpoint is the best one depends on the held-out data too.
         chooses = self.recipe.training.keep == "best"
         deciding = [*self.rows.train, *self.rows.valid] if chooses else self.rows.train
-        return identity(self.recipe, self.start.spec, self.start.content, deciding)
+        return identity(self.start, deciding)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""

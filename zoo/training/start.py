@@ -27,7 +27,7 @@ from zoo.training.sides import Reader, Sides, data_of, find_sides, is_of_decoder
 from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
-from zoo.training.tokens import AnyTokens, Tokens, folder_of
+from zoo.training.tokens import AnyTokens, Tokens
 from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
@@ -36,12 +36,28 @@ if TYPE_CHECKING:
     from zoo.training.chats import Chats
 
 
+class Saved(NamedTuple):
+    """The saved model that training starts from."""
+
+    source: str
+    """Its name or path; by its name, one in the store is checked when it is loaded."""
+    folder: Path
+    """Its folder, which has its tokenizers too."""
+    content: str
+    """The content digest of its weights."""
+    origin: dict[str, Any] | None
+    """Where the weights of the trained model come from, if the zoo has not made them."""
+    published: Published
+    """Its special ids, if its tokenizers are used."""
+    taken: Mapping[str, str] | None = None
+    """The names in it of the weights that are taken from it, by the names in the spec; None if it
+    is the model itself that is trained further."""
+
+
 class Start(NamedTuple):
     """A recipe, and what training by it starts from."""
 
     recipe: Recipe
-    source: str
-    """The model's name or path; by its name, one in the store is checked when it is loaded."""
     spec: ModelSpec
     sides: Sides
     """What the model reads and predicts."""
@@ -49,19 +65,27 @@ class Start(NamedTuple):
     """The names of the weights that are not trained."""
     adapted: frozenset[str]
     """Those of them that get low-rank updates, which are."""
-    weights: Path | None = None
-    """The weights of the saved model that training starts from, if it starts from one."""
-    origin: dict[str, Any] | None = None
-    """Where these weights came from, if the zoo has not made them."""
-    published: Published = UNPUBLISHED
-    """The special ids of the saved model, if its tokenizers are used."""
-    taken: Mapping[str, str] | None = None
-    """The names in the saved model of the weights that are taken from it, by the names in `spec`;
-    None if it is the same model, or there is none."""
+    saved: Saved | None = None
+    """The saved model whose weights are trained; None if all begin anew."""
     notes: tuple[str, ...] = ()
     """What its reader may not expect."""
-    content: str | None = None
-    """The content digest of the weights that training starts from, if it starts from some."""
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """That of the saved model, if there is one."""
+        return None if self.saved is None else self.saved.origin
+
+    @property
+    def published(self) -> Published:
+        """The special ids of the saved model, if its tokenizers are used."""
+        return UNPUBLISHED if self.saved is None else self.saved.published
+
+    @property
+    def digest(self) -> str:
+        """That of the spec, and of the weights that training starts from, if it starts from
+        some."""
+        own = self.spec.digest
+        return own if self.saved is None else f"{own} {self.saved.content}"
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -85,7 +109,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     adapted = adapted_weights(recipe, spec)
     _check_layers(recipe, spec)
-    start = Start(recipe, source, spec, sides, frozen, adapted)
+    start = Start(recipe, spec, sides, frozen, adapted)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
@@ -96,13 +120,10 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if header is None:
         _refuse_lora(recipe)
         return start
-    weights = find_weights(source, registry).path
-    return start._replace(
-        weights=weights,
-        origin=header.origin,
-        published=_published(start, weights, header),
-        content=header.content_digest,
-    )
+    folder = find_weights(source, registry).path.parent
+    published = _published(start, folder, header)
+    saved = Saved(source, folder, header.content_digest, header.origin, published)
+    return start._replace(saved=saved)
 
 
 def _named(recipe: Recipe, name: str) -> str:
@@ -154,11 +175,11 @@ def _check_layers(recipe: Recipe, spec: ModelSpec) -> None:
         raise recipe.error(message, "training", "recompute", help="leave out `recompute`")
 
 
-def _published(start: Start, weights: Path, header: Header) -> Published:
-    """The special ids of the saved model that training starts from, if its tokenizers are used."""
+def _published(start: Start, folder: Path, header: Header) -> Published:
+    """The special ids of the saved model in a folder, if its tokenizers are used."""
     if not isinstance(start.recipe.tokenizer, OfModel):
         return UNPUBLISHED
-    return read_published(folder_of(weights), published_config(header.origin), start.sides)
+    return read_published(folder, published_config(header.origin), start.sides)
 
 
 def _refuse_lora(recipe: Recipe) -> None:
@@ -183,23 +204,17 @@ def _from_other(start: Start, registry: Registry) -> Start:
     origin: dict[str, Any] = {"part": part}
     if header.origin is not None and "part" not in header.origin:
         origin["base"] = header.origin  # by which `zoo export` finds the names of all weights
-    return start._replace(
-        source=source,
-        weights=weights,
-        origin=origin,
-        published=_published(start, weights, header),
-        taken=taken,
-        notes=notes_on_unused(name, header, taken),
-        content=header.content_digest,
-    )
+    published = _published(start, weights.parent, header)
+    saved = Saved(source, weights.parent, header.content_digest, origin, published, taken)
+    return start._replace(saved=saved, notes=notes_on_unused(name, header, taken))
 
 
 def make_tokens(start: Start, examples: Sequence[Example] = ()) -> AnyTokens:
     """Learn the tokenizers of a recipe from these examples, or read them. Raises as `tokens_of`."""
-    recipe, weights = start.recipe, start.weights
+    recipe, folder = start.recipe, None if start.saved is None else start.saved.folder
     try:
         return tokens_of(
-            recipe.tokenizer, examples, start.sides, recipe.folder, weights, start.published
+            recipe.tokenizer, examples, start.sides, recipe.folder, folder, start.published
         )
     except ZooError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
@@ -210,8 +225,8 @@ def find_chats(start: Start) -> Chats | None:
     if messages_of(start.recipe.data) is None:
         return None
     tokens = make_tokens(start)
-    assert start.weights is not None  # whose tokenizer this is
-    return chats_of(start.recipe, tokens, folder_of(start.weights))
+    assert start.saved is not None  # whose tokenizer this is
+    return chats_of(start.recipe, tokens, start.saved.folder)
 
 
 def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:

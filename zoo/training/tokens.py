@@ -156,11 +156,6 @@ def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Publis
     return Specials(pad=pad or eos, bos=table.bos or begin or usual.bos, eos=eos)
 
 
-def folder_of(weights: Path) -> Path:
-    """The folder of a saved model, which has its tokenizers too."""
-    return weights if weights.is_dir() else weights.parent
-
-
 def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> AnyTokens:
     """The tokenizers with their special ids, checked against the model.
 

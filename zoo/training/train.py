@@ -93,7 +93,7 @@ def train(
     if accelerator.num_processes > 1:
         given = {
             "recipe": found.document.data,  # all of it, such as the steps with a checkpoint
-            "model": (start.spec.digest, start.content),
+            "model": start.digest,
             "data": splits.digest,
             "`resume`": resume,
         }
