@@ -22,14 +22,17 @@ from trials import Refused, said
 import zoo
 from zoo.registry import load_registry
 from zoo.running.text import read_text
+from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Row, n_tokens
 from zoo.training.changes import identity
 from zoo.training.checking import check_recipe
 from zoo.training.encoding import Parts, encode_answers, encode_parts
 from zoo.training.objective import collate, summed_loss
 from zoo.training.recipe import read_recipe
+from zoo.training.recipe_data import find_chats, find_data
+from zoo.training.recipe_tokens import make_tokens
 from zoo.training.split import Example, Splits
-from zoo.training.start import find_chats, find_data, find_start, make_tokens
+from zoo.training.start import find_start
 from zoo.training.tokens import Tokens
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<|user|>", "<|bot|>", "<|end|>"]
@@ -405,6 +408,25 @@ def test_an_end_that_is_not_read_as_one_is_told(
     zoo.train("recipe.toml")
     note = "train: in 1 of 2 texts the tokenizer does not read `<|end|>` as one token"
     assert note in capsys.readouterr().err
+
+
+def test_the_tokenizer_of_the_model_is_read_once(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `zoo validate` and `zoo train`, which then reads the copy beside the result."""
+    read: list[str] = []
+
+    def counted(path: Path) -> object:
+        read.append(path.parent.name)
+        return read_tokenizer(path)
+
+    monkeypatch.setattr("zoo.training.tokens.read_tokenizer", counted)
+    write_lines({"chat": CHAT})
+    Path("recipe.toml").write_text(OF_CHATS)
+    check_recipe(read_recipe("recipe.toml"), Path(), load_registry())
+    assert read == ["mine"]
+    zoo.train("recipe.toml")
+    assert read == ["mine", "mine", "answers"]
 
 
 def test_a_date_does_not_change_what_is_learned(project: Path) -> None:

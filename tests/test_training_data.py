@@ -26,12 +26,12 @@ from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
 from zoo.training.encoding import encode, encode_parts
 from zoo.training.recipe import read_recipe
-from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
+from zoo.training.recipe_data import find_data
+from zoo.training.recipe_tokens import check_fit, learn_tokens
 from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.start import find_data
 from zoo.training.tables import Bpe, TokenizerFiles
-from zoo.training.tokens import Tokens, read_tokens
+from zoo.training.tokens import Tokens, read_token_files, read_tokens
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
 EXAMPLES = [Example(*pair) for pair in PAIRS]
@@ -430,10 +430,10 @@ def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: P
     assert read_tokens(tmp_path, Bpe(), larger).pad == 0
 
 
-def test_padding_of_a_model_is_compared_before_a_tokenizer_is_learned(tmp_path: Path) -> None:
+def test_padding_of_a_model_is_compared_before_a_tokenizer_is_learned() -> None:
     sides = SIDES._replace(pad_id=3, source_pad_id=4)
     with pytest.raises(TrainingError) as caught:
-        check_tokenizer(Bpe(), sides, tmp_path, None)
+        check_fit(Bpe(), sides)
     told = [problem.message.partition(": ")[2] for problem in caught.value.problems]
     assert told == [
         "padding is 0 for the source tokenizer, and 4 for the model",
@@ -441,7 +441,7 @@ def test_padding_of_a_model_is_compared_before_a_tokenizer_is_learned(tmp_path: 
     ]
 
 
-def test_a_vocabulary_has_room_for_all_bytes(tmp_path: Path) -> None:
+def test_a_vocabulary_has_room_for_all_bytes() -> None:
     """256 of them, and three special tokens, or four with that of a mask."""
     for least, sides in (
         (259, SIDES._replace(source_vocab=259, target_vocab=259)),
@@ -449,12 +449,12 @@ def test_a_vocabulary_has_room_for_all_bytes(tmp_path: Path) -> None:
         (260, Reader(260, None, 0, "source_mask", 0, None)),
     ):
         key = "vocab" if isinstance(sides, Reader) else "target_vocab"
-        check_tokenizer(Bpe(shared=False), sides, tmp_path, None)
+        check_fit(Bpe(shared=False), sides)
         learn_tokens(Bpe(shared=False), EXAMPLES, sides)
         smaller = sides._replace(**{key: least - 1})
         told = f"{least} tokens, and the model's vocabulary is {least - 1}"
         with pytest.raises(TrainingError, match=told):
-            check_tokenizer(Bpe(shared=False), smaller, tmp_path, None)
+            check_fit(Bpe(shared=False), smaller)
 
 
 def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:
         Tokenizer(WordLevel(vocab, unk_token="ein")).save(str(tmp_path / name))
     sides = Generation(target_vocab=10, source_vocab=10, has_source=True, source_pad_id=5, pad_id=2)
     table = TokenizerFiles(source="source", target="target")
-    found = tokens_of(table, (), sides, tmp_path, None)
+    found = read_token_files(tmp_path / "source", tmp_path / "target", table, sides)
     assert (found.source_pad, found.pad, found.bos, found.eos) == (5, 2, 0, 1)
 
 

@@ -34,10 +34,9 @@ from zoo.training.batches import Row, n_labels
 from zoo.training.encoding import encode
 from zoo.training.objective import IGNORED, collate, summed_loss
 from zoo.training.published import read_published
-from zoo.training.recipe_tokens import tokens_of
 from zoo.training.split import Example
 from zoo.training.tables import OfModel, TokenizerFiles
-from zoo.training.tokens import Tokens, read_tokens
+from zoo.training.tokens import Tokens, read_token_files, read_tokens
 
 WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
 PAD_FIRST = ["<pad>", "</s>", "<unk>", *WORDS]
@@ -278,14 +277,15 @@ def test_a_token_that_the_model_hides_as_padding_is_refused(tmp_path: Path) -> N
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "</s>": 1}))
     table = TokenizerFiles(source="words", bos="<pad>")
     words.save(str(tmp_path / "words"))
+    read = functools.partial(read_token_files, tmp_path / "words", None)
     sides = Generation(target_vocab=2, source_vocab=2, has_source=True)
-    assert tokens_of(table, (), sides, tmp_path, None).begin == [0]
+    assert read(table, sides).begin == [0]
     with pytest.raises(zoo.TrainingError, match="hides `<pad>`, as its spec states `pad_id = 0`"):
-        tokens_of(table, (), sides._replace(pad_id=0), tmp_path, None)
+        read(table, sides._replace(pad_id=0))
     joined = TokenizerFiles(source="words", bos="</s>", eos="<pad>")
-    assert tokens_of(joined, (), sides._replace(pad_id=0), tmp_path, None).eos == 0
+    assert read(joined, sides._replace(pad_id=0)).eos == 0
     with pytest.raises(zoo.TrainingError, match="hides `<pad>`"):
-        tokens_of(joined, (), Generation(target_vocab=2, pad_id=0), tmp_path, None)
+        read(joined, Generation(target_vocab=2, pad_id=0))
 
 
 def test_a_model_with_several_ends_needs_to_know_which_is_learned(

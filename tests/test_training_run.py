@@ -39,7 +39,7 @@ from zoo.training.data import read_data
 from zoo.training.data_tables import Text, Tsv
 from zoo.training.loop import Loop
 from zoo.training.recipe import read_recipe
-from zoo.training.start import find_data
+from zoo.training.recipe_data import find_data
 
 Toy = Callable[..., dict[str, Any]]
 

@@ -7,15 +7,15 @@ The recipe:
 recipe.py               from TOML to tables
 tables.py               the tables; data_tables.py those of the data, optimizer_tables.py those of
                         the optimiser and the schedule
-start.py, sides.py      the model and the data that it names, and what the model learns of the data
+start.py, sides.py      the model that it names, and what this learns of which data
+recipe_data.py          the data that it names; recipe_tokens.py, the tokenizers; published.py, the
+                        special tokens of a saved model
 
 From data to batches:
 lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`
 chats.py                chats as texts, with the answers that are learned
 data.py, split.py       examples, and those that are held out
 labels.py               the labels of a classifier
-recipe_tokens.py        the tokenizers that the recipe asks for; published.py, the special tokens of
-                        a saved model
 tokens.py               a model's tokenizers; reader_tokens.py, that of one that reads whole texts
 encoding.py             examples as ids; masking.py, the tokens that are to be predicted
 batches.py              batches of examples

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from zoo.errors import InputError, Problem, TrainingError
 from zoo.running.chat import ChatTemplate, read_messages
+from zoo.training.tokens import Tokens
 from zoo.wording import quoted
 
 _NOW = datetime(2025, 1, 1)
@@ -32,16 +33,16 @@ class Chats:
 
     Args:
         template: the template.
-        end: the special token that ends an answer.
+        tokens: the tokenizers of the model, whose `end` ends an answer.
     """
 
     template: ChatTemplate
-    end: str
+    tokens: Tokens
 
     @classmethod
-    def of(cls, folder: Path, end: str) -> Chats:
+    def of(cls, folder: Path, tokens: Tokens) -> Chats:
         """Those of the model in a folder. Raises InputError and WeightsError as `ChatTemplate`."""
-        return cls(ChatTemplate(folder, lambda: _NOW), end)
+        return cls(ChatTemplate(folder, lambda: _NOW), tokens)
 
     def turns(self, chat: object, name: str) -> list[Turns]:
         """The texts of a chat, in which each answer follows what `zoo run` gives the model for it.
@@ -101,9 +102,9 @@ class Chats:
             message = f"{where} does not write message {len(messages)} behind the prompt for it"
             hint = f"the prompt ends with {quoted(prompt[-40:])}: an answer has to go on from there"
             raise TrainingError(Problem(message, help=hint))
-        answer, end, _ = text.removeprefix(prompt).partition(self.end)
+        answer, end, _ = text.removeprefix(prompt).partition(self.tokens.end)
         if not end:
-            message = f"{where} does not end message {len(messages)} with {quoted(self.end)}"
+            message = f"{where} does not end message {len(messages)} with {quoted(self.tokens.end)}"
             hint = "state in `[tokenizer]` which special token ends an answer, as `eos`"
             raise TrainingError(Problem(message, help=hint))
         return answer + end

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.errors import Problem, SpecError, ZooError, noted, placed
+from zoo.errors import Problem, SpecError, noted
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.training.data_tables import Datasets, messages_of
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
-from zoo.training.recipe_tokens import check_tokenizer
+from zoo.training.recipe_data import check_sides, check_specials, find_chats, find_data
+from zoo.training.recipe_tokens import known_tokens
 from zoo.training.split import Splits
-from zoo.training.start import check_sides, check_specials, find_chats, find_data, find_start
+from zoo.training.start import find_start
 
 
 class Checked(NamedTuple):
@@ -37,10 +38,11 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
         SpecError: every problem found, each with its place.
     """
     problems: list[Problem] = []
-    start = splits = chats = None
+    start = splits = chats = tokens = None
     with noted(problems):
         start = find_start(recipe, registry)
         chats = find_chats(start)
+        tokens = chats.tokens if chats else known_tokens(start)
     if not isinstance(recipe.data, Datasets) and (chats or messages_of(recipe.data) is None):
         with noted(problems):
             splits = find_data(recipe, folder, None if start is None else start.sides, chats)
@@ -48,17 +50,9 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
         with noted(problems):
             check_sides(start, splits)
             start = with_labels(start, splits, folder)
-    if start is not None:
         with noted(problems):
-            try:
-                beside = None if start.saved is None else start.saved.folder
-                tokens = check_tokenizer(
-                    recipe.tokenizer, start.sides, recipe.folder, beside, start.published
-                )
-                if tokens is not None and splits is not None:
-                    check_specials(recipe, tokens, splits)
-            except ZooError as error:
-                raise placed(error, recipe.document.place(("tokenizer",))) from None
+            if tokens is not None:
+                check_specials(recipe, tokens, splits)
     if problems or start is None:
-        raise SpecError(dict.fromkeys(problems))
+        raise SpecError(problems)
     return Checked(start.spec, splits)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tokenizers
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.files.of_model import TOKENIZER
 from zoo.running.text import MASKS
-from zoo.training.published import UNPUBLISHED, Published
+from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides
 from zoo.training.split import Example
-from zoo.training.tables import Bpe, TokenizerFiles
-from zoo.training.tables import Tokenizer as Table
+from zoo.training.start import Start
+from zoo.training.tables import Bpe, OfModel, TokenizerFiles
 from zoo.training.tokens import (
     PAD,
     AnyTokens,
@@ -31,35 +31,49 @@ _ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 """What a byte-level encoding writes the 256 bytes as."""
 
 
-def tokens_of(
-    table: Table,
-    examples: Sequence[Example],
-    model: Sides,
-    folder: Path,
-    start: Path | None,
-    published: Published = UNPUBLISHED,
-) -> AnyTokens:
-    """Learn or read the tokenizers that a recipe asks for.
+def make_tokens(start: Start, examples: Sequence[Example]) -> AnyTokens:
+    """Read the tokenizers that a recipe asks for, or learn them from these examples. Raises as
+    `known_tokens` and `learn_tokens`."""
+    table = start.recipe.tokenizer
+    with _placed(start.recipe):
+        if not isinstance(table, Bpe):
+            return _read(table, start)
+        _check_learned(table, start)
+        return learn_tokens(table, examples, start.sides)
 
-    Args:
-        table: the recipe's `[tokenizer]`.
-        examples: the examples that a new tokenizer is learned from.
-        model: the vocabularies of the model.
-        folder: the folder that file names are relative to.
-        start: the folder of the saved model that training starts from, if it starts from one.
-        published: the special ids of that model.
+
+def known_tokens(start: Start) -> AnyTokens | None:
+    """Read the tokenizers that a recipe asks for; None if they are to be learned. Of these, what
+    can be checked before is checked.
 
     Raises:
-        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; the tokenizers of
+        WeightsError: a file is missing or not a tokenizer.
+        TrainingError: a tokenizer does not agree with the model, or no learned one could; those of
             the saved model are asked for, and there is none; or new ones, and it has some.
     """
-    if isinstance(table, Bpe):
-        _refuse_new_tokens(start)
-        return learn_tokens(table, examples, model)
+    table = start.recipe.tokenizer
+    with _placed(start.recipe):
+        if not isinstance(table, Bpe):
+            return _read(table, start)
+        _check_learned(table, start)
+        return None
+
+
+@contextmanager
+def _placed(recipe: Recipe) -> Generator[None]:
+    """Give errors in the block the place of the table."""
+    try:
+        yield
+    except ZooError as error:
+        raise placed(error, recipe.document.place(("tokenizer",))) from None
+
+
+def _read(table: TokenizerFiles | OfModel, start: Start) -> AnyTokens:
     if isinstance(table, TokenizerFiles):
+        folder = start.recipe.folder
         target = None if table.target is None else folder / table.target
-        return read_token_files(folder / table.source, target, table, model)
-    if start is None:
+        return read_token_files(folder / table.source, target, table, start.sides)
+    if start.saved is None:
         raise TrainingError(
             Problem(
                 "the recipe wants the tokenizer of the model that training starts from, and "
@@ -67,27 +81,26 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(start, table, model, published)
+    return read_tokens(start.saved.folder, table, start.sides, start.saved.published)
 
 
-def check_tokenizer(
-    table: Table,
-    model: Sides,
-    folder: Path,
-    start: Path | None,
-    published: Published = UNPUBLISHED,
-) -> AnyTokens | None:
-    """Make the checks of `tokens_of` that are possible before a tokenizer is learned, and return
-    the tokenizers if they are read. Arguments and errors are those of `tokens_of`."""
-    if not isinstance(table, Bpe):
-        return tokens_of(table, (), model, folder, start, published)
-    _refuse_new_tokens(start)
-    _check_learned(table, model)
-    return None
+def _check_learned(table: Bpe, start: Start) -> None:
+    """Raise TrainingError if no tokenizer that is learned could fit the model, or if that has one:
+    its weights know the ids of that one, and a new one would give each id to another token."""
+    if start.saved is not None and (start.saved.folder / TOKENIZER).is_file():
+        raise TrainingError(
+            Problem(
+                "the model that training starts from has a tokenizer, and this would learn another "
+                "one, with other ids than its weights know",
+                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
+                "another one, if that is meant",
+            )
+        )
+    check_fit(table, start.sides)
 
 
-def _check_learned(table: Bpe, model: Sides) -> None:
-    """Raise TrainingError if no tokenizer that is learned could fit the model."""
+def check_fit(table: Bpe, model: Sides) -> None:
+    """Raise TrainingError if no tokenizer that is learned could fit a model."""
     if isinstance(model, Reader):
         if MASKS[1] in (table.pad, table.bos, table.eos):
             message = f"`{MASKS[1]}` is the mask token"
@@ -114,29 +127,9 @@ def _check_learned(table: Bpe, model: Sides) -> None:
         raise TrainingError(problems)
 
 
-def _refuse_new_tokens(start: Path | None) -> None:
-    """Raise `TrainingError` if training starts from a model that has a tokenizer: its weights know
-    the ids of that one, and a new one would give each id to another token."""
-    if start is not None and (start / TOKENIZER).is_file():
-        raise TrainingError(
-            Problem(
-                "the model that training starts from has a tokenizer, and this would learn another "
-                "one, with other ids than its weights know",
-                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
-                "another one, if that is meant",
-            )
-        )
-
-
 def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTokens:
-    """Learn byte-pair encodings of the sizes of a model's vocabularies.
-
-    Raises:
-        TrainingError: the vocabulary is to be shared, but the model has two of different sizes; it
-            has fewer tokens than there are bytes and special tokens, or another padding; or the
-            data does not yield as many tokens as it has.
-    """
-    _check_learned(table, model)
+    """Learn byte-pair encodings of the sizes of a model's vocabularies, which `check_fit` has
+    found to fit. Raises TrainingError if the data does not yield as many tokens as these have."""
     if isinstance(model, Reader):
         texts = [example.source_or_text for example in examples]
         texts += [example.second for example in examples if example.second is not None]

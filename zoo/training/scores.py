@@ -38,9 +38,9 @@ from zoo.training.published import read_published
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
+from zoo.training.recipe_data import chats_of, find_data
 from zoo.training.sides import Sides, is_of_decoder, sides_of
 from zoo.training.split import Example
-from zoo.training.start import chats_of, find_data
 from zoo.training.tokens import AnyTokens, Tokens, read_tokens
 from zoo.transformer import Transformer
 

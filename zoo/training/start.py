@@ -1,39 +1,28 @@
-"""Finding the model and the data of a recipe before training starts. Imports no torch."""
+"""Finding the model of a recipe before training starts. Imports no torch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from zoo.errors import InputError, Place, Problem, TrainingError, ZooError, placed
+from zoo.errors import Place, Problem, TrainingError, ZooError, placed
 from zoo.files.of_model import RECIPE
 from zoo.registry import Registry
 from zoo.running.labels import published_config
-from zoo.running.text import no_pairs
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
-from zoo.training.data import read_data
-from zoo.training.data_tables import messages_of
 from zoo.training.frozen import adapted_weights, frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.recipe_tokens import tokens_of
-from zoo.training.sides import Reader, Sides, data_of, find_sides, is_of_decoder
-from zoo.training.split import Example, Splits
+from zoo.training.sides import Sides, find_sides
 from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
-from zoo.training.tokens import AnyTokens, Tokens
 from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
-
-if TYPE_CHECKING:
-    from zoo.training.chats import Chats
 
 
 class Saved(NamedTuple):
@@ -207,118 +196,3 @@ def _from_other(start: Start, registry: Registry) -> Start:
     published = _published(start, weights.parent, header)
     saved = Saved(source, weights.parent, header.content_digest, origin, published, taken)
     return start._replace(saved=saved, notes=notes_on_unused(name, header, taken))
-
-
-def make_tokens(start: Start, examples: Sequence[Example] = ()) -> AnyTokens:
-    """Learn the tokenizers of a recipe from these examples, or read them. Raises as `tokens_of`."""
-    recipe, folder = start.recipe, None if start.saved is None else start.saved.folder
-    try:
-        return tokens_of(
-            recipe.tokenizer, examples, start.sides, recipe.folder, folder, start.published
-        )
-    except ZooError as error:
-        raise placed(error, recipe.document.place(("tokenizer",))) from None
-
-
-def find_chats(start: Start) -> Chats | None:
-    """What writes the chats of the data, if it has any. Raises as `make_tokens` and `chats_of`."""
-    if messages_of(start.recipe.data) is None:
-        return None
-    tokens = make_tokens(start)
-    assert start.saved is not None  # whose tokenizer this is
-    return chats_of(start.recipe, tokens, start.saved.folder)
-
-
-def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
-    """What writes the chats of the data, if it has any, for the model in a folder.
-
-    Raises:
-        TrainingError: the model has no chat template.
-        WeightsError: a file is damaged.
-    """
-    if messages_of(recipe.data) is None:
-        return None
-    from zoo.training.chats import Chats  # Jinja is imported for chats alone
-
-    assert isinstance(tokens, Tokens)  # of a decoder: `find_sides`
-    try:
-        return Chats.of(folder, tokens.end)
-    except InputError as error:
-        hint = "write one into a `chat_template.jinja` there"
-        told = [problem._replace(help=hint) for problem in error.problems]
-        raise placed(TrainingError(told), recipe.place("data", "messages")) from None
-
-
-def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> Splits:
-    """Read the data of a recipe, with files relative to `folder`, for a model that learns these
-    sides, and with `chats` to write chats. Raises as `read_data`."""
-    seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
-    try:
-        return read_data(
-            recipe.data,
-            folder,
-            seed,
-            partial(recipe.place, "data"),
-            of_decoder=sides is not None and is_of_decoder(sides),
-            chats=chats,
-        )
-    except TrainingError as error:
-        raise placed(error, recipe.document.place(("data",))) from None
-
-
-def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
-    """Raise `TrainingError` if the tokenizer of a model that reads whole texts cannot join the
-    pairs of the data, or if its special tokens leave no room for others."""
-    if not isinstance(tokens, ReaderTokens):
-        return
-    if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
-        raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
-    n_special = len(tokens.added(pairs=splits.of_pairs))
-    longest = recipe.training.max_length
-    if longest <= n_special:
-        message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
-        hint = "state a larger `max_length` in `[training]`"
-        raise recipe.error(message, "training", "max_length", help=hint)
-
-
-def check_sides(start: Start, splits: Splits) -> None:
-    """Raise `TrainingError` if the data is of another kind than the model learns from: text in
-    place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
-    the reverse."""
-    first, sides = splits.train[0], start.sides
-    if is_of_decoder(sides) and first.second is None and not _has_lists(first):
-        return
-    predicts = sides.predicts if isinstance(sides, Reader) else None
-    of_words = predicts == "classes_of_words"
-    if (first.source is not None) != sides.has_source:
-        wrong = "kind"
-    elif isinstance(first.source, tuple) != of_words:
-        wrong = "source"
-    elif isinstance(first.target, tuple) != (of_words or predicts == "classes"):
-        wrong = "target"
-    elif first.second is not None and (of_words or predicts is None):
-        wrong = "source"
-    else:
-        return
-    kind, form = data_of(sides)
-    message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    raise start.recipe.error(message, "data", wrong, help=form)
-
-
-def _has_lists(example: Example) -> bool:
-    """Whether a side is a list, and not of a chat."""
-    sides = (example.source, example.target)
-    return example.opening is None and any(isinstance(side, tuple) for side in sides)
-
-
-def _told_data(example: Example) -> str:
-    """The kind of data that an example is of, in words."""
-    if example.source is None:
-        return "text"
-    lists = isinstance(example.target, tuple)
-    if isinstance(example.source, tuple):
-        words = "words" if example.second is None else "words and second texts"
-        return f"{words} with {'lists of labels' if lists else 'one label or target'}"
-    if example.second is not None:
-        return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
-    return "texts with lists of labels" if lists else "pairs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Problem, ZooError
 from zoo.files.of_model import RECIPE
@@ -27,21 +27,18 @@ from zoo.training.processes import (
 )
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
+from zoo.training.recipe_data import check_sides, check_specials, find_chats, find_data
+from zoo.training.recipe_tokens import make_tokens
 from zoo.training.run import Run
 from zoo.training.split import Splits
-from zoo.training.start import (
-    Start,
-    check_sides,
-    check_specials,
-    find_chats,
-    find_data,
-    find_start,
-    make_tokens,
-)
+from zoo.training.start import Start, find_start
 from zoo.training.tokens import AnyTokens, read_tokens
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
 
 
 def train(
@@ -86,7 +83,8 @@ def train(
     _refuse_unreadable(folder)
     start = find_start(found, registry)
     data_folder = found.folder if data is None else Path(data)
-    splits = find_data(found, data_folder, start.sides, find_chats(start))
+    chats = find_chats(start)
+    splits = find_data(found, data_folder, start.sides, chats)
     check_sides(start, splits)
     start = with_labels(start, splits, data_folder)
     accelerator = make_accelerator()
@@ -102,12 +100,13 @@ def train(
         if is_first:
             _refuse_another_run(folder, resume=resume)
     with alone_in(folder, accelerator):
-        return _trained(start, splits, folder, accelerator, registry, resume=resume)
+        return _trained(start, splits, chats, folder, accelerator, registry, resume=resume)
 
 
 def _trained(
     start: Start,
     splits: Splits,
+    chats: Chats | None,
     folder: Path,
     accelerator: Any,
     registry: Registry,
@@ -123,7 +122,8 @@ def _trained(
         if is_first:
             sweep(folder, grace=NO_GRACE).check()
             if begins:
-                made = _make_tokens(start, splits)
+                made = chats.tokens if chats else make_tokens(start, splits.train)
+                check_specials(recipe, made, splits)
                 rows = _encoded(start, splits, made)
     model = make_model(start, accelerator, registry)
     whole = accelerator.unwrap_model(model)
@@ -169,14 +169,6 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         resuming = "`--resume` goes on with the run in it; " if begun or has_checkpoints else ""
         message = f"{quoted(folder)} is there already, and not empty"
         raise ZooError(Problem(message, help=f"{resuming}{elsewhere}"))
-
-
-def _make_tokens(start: Start, splits: Splits) -> AnyTokens:
-    """Make the tokenizers of a new run. Raises `TrainingError` as `make_tokens`, and if they cannot
-    join pairs, or have no room for a text beside their special tokens."""
-    tokens = make_tokens(start, splits.train)
-    check_specials(start.recipe, tokens, splits)
-    return tokens
 
 
 def _encoded(start: Start, splits: Splits, tokens: AnyTokens) -> Parts:

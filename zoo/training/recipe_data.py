@@ -1,0 +1,128 @@
+"""The data that a recipe asks for, and whether it fits the model and the tokenizers. Imports no
+torch."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.errors import InputError, TrainingError, placed
+from zoo.running.text import no_pairs
+from zoo.training.data import read_data
+from zoo.training.data_tables import messages_of
+from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.recipe import Recipe
+from zoo.training.recipe_tokens import known_tokens
+from zoo.training.sides import Reader, Sides, data_of, is_of_decoder
+from zoo.training.split import Example, Splits
+from zoo.training.start import Start
+from zoo.training.tokens import AnyTokens, Tokens
+
+if TYPE_CHECKING:
+    from zoo.training.chats import Chats
+
+
+def find_chats(start: Start) -> Chats | None:
+    """What writes the chats of the data, if it has any. Raises as `known_tokens` and `chats_of`."""
+    if messages_of(start.recipe.data) is None:
+        return None
+    tokens = known_tokens(start)
+    assert tokens is not None  # `of_model`: others are not for chats
+    assert start.saved is not None
+    return chats_of(start.recipe, tokens, start.saved.folder)
+
+
+def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
+    """What writes the chats of the data, if it has any, for the model in a folder.
+
+    Raises:
+        TrainingError: the model has no chat template.
+        WeightsError: a file is damaged.
+    """
+    if messages_of(recipe.data) is None:
+        return None
+    from zoo.training.chats import Chats  # Jinja is imported for chats alone
+
+    assert isinstance(tokens, Tokens)  # of a decoder: `find_sides`
+    try:
+        return Chats.of(folder, tokens)
+    except InputError as error:
+        hint = "write one into a `chat_template.jinja` there"
+        told = [problem._replace(help=hint) for problem in error.problems]
+        raise placed(TrainingError(told), recipe.place("data", "messages")) from None
+
+
+def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> Splits:
+    """Read the data of a recipe, with files relative to `folder`, for a model that learns these
+    sides, and with `chats` to write chats. Raises as `read_data`."""
+    seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
+    try:
+        return read_data(
+            recipe.data,
+            folder,
+            seed,
+            partial(recipe.place, "data"),
+            of_decoder=sides is not None and is_of_decoder(sides),
+            chats=chats,
+        )
+    except TrainingError as error:
+        raise placed(error, recipe.document.place(("data",))) from None
+
+
+def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
+    """Raise `TrainingError` if the tokenizer of a model that reads whole texts cannot join the
+    pairs of the data, or if its special tokens leave no room for others."""
+    if not isinstance(tokens, ReaderTokens):
+        return
+    if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
+        raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
+    n_special = len(tokens.added(pairs=splits.of_pairs))
+    longest = recipe.training.max_length
+    if longest <= n_special:
+        message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
+        hint = "state a larger `max_length` in `[training]`"
+        raise recipe.error(message, "training", "max_length", help=hint)
+
+
+def check_sides(start: Start, splits: Splits) -> None:
+    """Raise `TrainingError` if the data is of another kind than the model learns from: text in
+    place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
+    the reverse."""
+    first, sides = splits.train[0], start.sides
+    if is_of_decoder(sides) and first.second is None and not _has_lists(first):
+        return
+    predicts = sides.predicts if isinstance(sides, Reader) else None
+    of_words = predicts == "classes_of_words"
+    if (first.source is not None) != sides.has_source:
+        wrong = "kind"
+    elif isinstance(first.source, tuple) != of_words:
+        wrong = "source"
+    elif isinstance(first.target, tuple) != (of_words or predicts == "classes"):
+        wrong = "target"
+    elif first.second is not None and (of_words or predicts is None):
+        wrong = "source"
+    else:
+        return
+    kind, form = data_of(sides)
+    message = f"the data is {_told_data(first)}, and the model learns from {kind}"
+    raise start.recipe.error(message, "data", wrong, help=form)
+
+
+def _has_lists(example: Example) -> bool:
+    """Whether a side is a list, and not of a chat."""
+    sides = (example.source, example.target)
+    return example.opening is None and any(isinstance(side, tuple) for side in sides)
+
+
+def _told_data(example: Example) -> str:
+    """The kind of data that an example is of, in words."""
+    if example.source is None:
+        return "text"
+    lists = isinstance(example.target, tuple)
+    if isinstance(example.source, tuple):
+        words = "words" if example.second is None else "words and second texts"
+        return f"{words} with {'lists of labels' if lists else 'one label or target'}"
+    if example.second is not None:
+        return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
+    return "texts with lists of labels" if lists else "pairs"
