@@ -198,6 +198,15 @@ def noted(problems: list[Problem]) -> Generator[None]:
         problems += error.problems
 
 
+@contextmanager
+def placing(place: Place) -> Generator[None]:
+    """Add `place` to the problems without a place of what the block raises."""
+    try:
+        yield
+    except ZooError as error:
+        raise placed(error, place) from None
+
+
 def placed(error: ZooError, place: Place) -> ZooError:
     """Return the error with `place` added to each of its problems without a place."""
     return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)

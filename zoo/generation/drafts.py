@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch.nn.functional import pad
 
-from zoo.errors import InputError, Place, Problem, placed
+from zoo.errors import InputError, Place, Problem, placing
 from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding, describe
 from zoo.generation.inputs import Given, Inputs
@@ -59,10 +59,8 @@ class Drafting:
                         help="`zoo.Lookup()` does, in the place of a model",
                     )
                 )
-            try:
+            with placing(Place("draft")):
                 of_draft = Inputs.read(draft.model, given, inputs.request)
-            except InputError as error:
-                raise placed(error, Place("draft")) from None
             _check_takes_back(draft.model, of_draft)
         return cls(draft, of_draft, describe(model).target_vocab)
 

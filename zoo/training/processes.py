@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from zoo.building import build
-from zoo.errors import Problem, TrainingError, placed
+from zoo.errors import Problem, TrainingError, placing
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.purpose import Generation
@@ -141,10 +141,8 @@ def make_model(start: Start, accelerator: Any, registry: Registry) -> nn.Module:
         for name, there in saved.taken.items():
             mine[name].copy_(theirs[there])
     if recipe.lora is not None:
-        try:
+        with placing(recipe.place("lora", "weights")):
             add_updates(model, start.adapted, recipe.lora, seed=recipe.head.seed)
-        except TrainingError as error:
-            raise placed(error, recipe.place("lora", "weights")) from None
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     replicated = accelerator.num_processes > 1 and mesh is None

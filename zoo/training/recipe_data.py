@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import InputError, TrainingError, placed
+from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.text import no_pairs
 from zoo.training.data import read_data
 from zoo.training.data_tables import messages_of
@@ -57,7 +57,7 @@ def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | 
     """Read the data of a recipe, with files relative to `folder`, for a model that learns these
     sides, and with `chats` to write chats. Raises as `read_data`."""
     seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
-    try:
+    with placing(recipe.document.place(("data",))):
         return read_data(
             recipe.data,
             folder,
@@ -66,8 +66,6 @@ def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | 
             of_decoder=sides is not None and is_of_decoder(sides),
             chats=chats,
         )
-    except TrainingError as error:
-        raise placed(error, recipe.document.place(("data",))) from None
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
@@ -75,9 +73,10 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
     pairs of the data, or if its special tokens leave no room for others."""
     if not isinstance(tokens, ReaderTokens):
         return
-    if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
-        raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
-    n_special = len(tokens.added(pairs=splits.of_pairs))
+    with placing(recipe.document.place(("tokenizer",))):
+        if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
+            raise TrainingError(problem)
+        n_special = len(tokens.added(pairs=splits.of_pairs))
     longest = recipe.training.max_length
     if longest <= n_special:
         message = f"max_length = {longest} leaves no room beside {n_special} special tokens"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tokenizers
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Problem, TrainingError, placing
 from zoo.files.of_model import TOKENIZER
 from zoo.running.text import MASKS
-from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides
 from zoo.training.split import Example
 from zoo.training.start import Start
@@ -35,7 +33,7 @@ def make_tokens(start: Start, examples: Sequence[Example]) -> AnyTokens:
     """Read the tokenizers that a recipe asks for, or learn them from these examples. Raises as
     `known_tokens` and `learn_tokens`."""
     table = start.recipe.tokenizer
-    with _placed(start.recipe):
+    with placing(start.recipe.document.place(("tokenizer",))):
         if not isinstance(table, Bpe):
             return _read(table, start)
         _check_learned(table, start)
@@ -52,20 +50,11 @@ def known_tokens(start: Start) -> AnyTokens | None:
             the saved model are asked for, and there is none; or new ones, and it has some.
     """
     table = start.recipe.tokenizer
-    with _placed(start.recipe):
+    with placing(start.recipe.document.place(("tokenizer",))):
         if not isinstance(table, Bpe):
             return _read(table, start)
         _check_learned(table, start)
         return None
-
-
-@contextmanager
-def _placed(recipe: Recipe) -> Generator[None]:
-    """Give errors in the block the place of the table."""
-    try:
-        yield
-    except ZooError as error:
-        raise placed(error, recipe.document.place(("tokenizer",))) from None
 
 
 def _read(table: TokenizerFiles | OfModel, start: Start) -> AnyTokens:

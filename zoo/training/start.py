@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError, ZooError, placed
+from zoo.errors import Place, Problem, TrainingError, placing
 from zoo.files.of_model import RECIPE
 from zoo.registry import Registry
 from zoo.running.labels import published_config
@@ -87,11 +87,9 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     place, source = recipe.place("model"), _named(recipe, recipe.head.model)
     if not os.path.exists(source):
         _check_not_a_slip(recipe, registry, place)
-    try:
+    with placing(place):
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # raises if the layout is wrong
-    except ZooError as error:
-        raise placed(error, place) from None
     if header is None and not os.path.exists(recipe.folder / recipe.head.model):
         _check_not_another(recipe, spec, place)
     origin = None if header is None else header.origin
@@ -182,12 +180,10 @@ def _refuse_lora(recipe: Recipe) -> None:
 def _from_other(start: Start, registry: Registry) -> Start:
     """The start of a spec from the weights of another saved model. Raises as `find_start`."""
     recipe, name = start.recipe, str(start.recipe.head.weights)
-    source, place = _named(recipe, name), recipe.place("weights")
-    try:
+    source = _named(recipe, name)
+    with placing(recipe.place("weights")):
         weights = find_weights(source, registry).path
         header = read_header(weights)
-    except ZooError as error:
-        raise placed(error, place) from None
     taken = taken_weights(recipe, start.spec, header)
     part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
     origin: dict[str, Any] = {"part": part}
