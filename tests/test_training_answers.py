@@ -410,6 +410,25 @@ def test_an_end_that_is_not_read_as_one_is_told(
     assert note in capsys.readouterr().err
 
 
+def test_notes_on_chats_call_nothing_a_pair(
+    mine: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    long = [CHAT[0], {"role": "assistant", "content": "b" * 60}]
+    write_lines({"chat": CHAT[:2]}, {"chat": CHAT[:2]}, {"chat": long})
+    write_lines({"chat": CHAT}, {"chat": CHAT[2:4]}, name="test.jsonl")
+    Path("recipe.toml").write_text(OF_CHATS.replace('"chat"', '"chat"\ntest = "test.jsonl"'))
+    zoo.train("recipe.toml")
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line.startswith(("train:", "test:"))] == [
+        "train: left out 1 duplicate text",
+        "test: 1 of 2 texts have an opening that is learned from too",
+        "train: 1 of 2 texts are left out, as longer than max_length = 60",
+    ]
+    Path("recipe.toml").write_text(OF_CHATS.replace('"chat"', '"chat"\ntest = 1'))
+    message = "1 opening for `valid` and `test` cannot be held out of 1, in 2 different texts"
+    assert message in refused("validate", "recipe.toml")
+
+
 def test_the_tokenizer_of_the_model_is_read_once(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

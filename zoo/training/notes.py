@@ -51,9 +51,10 @@ class Notes:
         yield from self.joined()
         yield from self.endless()
         for name, count in self.left_out().items():
+            part = self.splits.parts[name]
             yield (
-                f"{name}: {count:,} of {len(self.splits.parts[name]):,} pairs are left out, as "
-                f"longer than max_length = {longest}"
+                f"{name}: {count:,} of {len(part):,} {part[0].unit}s are left out, as longer than "
+                f"max_length = {longest}"
             )
         what, how = "texts", "truncated"
         if self.splits.of_pairs:
@@ -90,8 +91,8 @@ class Notes:
             )
 
     def left_out(self) -> dict[str, int]:
-        """The number of pairs of each part that are longer than `max_length`, for parts that have
-        any. Text is cut instead, and texts with labels are truncated."""
+        """The number of pairs, or texts of chats, of each part that are longer than `max_length`,
+        for parts that have any. Text is cut instead, and texts with labels are truncated."""
         if isinstance(self.tokens, ReaderTokens):
             return {}
         counts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from zoo.errors import TrainingError
 from zoo.wording import counted
@@ -72,9 +72,30 @@ class Example(NamedTuple):
         return text if self.second is None else (text, self.second)
 
     @property
+    def unit(self) -> Literal["line", "pair", "text"]:
+        """What it is called in messages: a text without a source is a line, and what is learned of
+        a chat is a text."""
+        if self.source is None:
+            return "line"
+        return "pair" if self.opening is None else "text"
+
+    @property
     def is_blank(self) -> bool:
         """Whether no side has a character other than white space."""
         return not f"{self.source_text}{self.target_text}".strip()
+
+
+_KNOWN = {
+    "line": "lines are",
+    "pair": "pairs have a source that is",
+    "text": "texts have an opening that is",
+}
+_SPLIT_BY = {
+    "line": ("different line", "line"),
+    "pair": ("source sentence", "different pair"),
+    "text": ("opening", "different text"),
+}
+"""What examples are split by, and what it is counted in."""
 
 
 class Splits(NamedTuple):
@@ -112,13 +133,11 @@ class Splits(NamedTuple):
     def notes(self) -> Iterator[str]:
         """Notes on what a reader of the recipe may not expect."""
         if self.n_duplicates:
-            told = counted(self.n_duplicates, "duplicate pair")
-            yield f"train: left out {told}"
+            yield f"train: left out {counted(self.n_duplicates, f'duplicate {self.train[0].unit}')}"
         learned = {example.source_or_text for example in self.train if not example.is_blank}
         for name, part in (("valid", self.valid), ("test", self.test)):
             if count := sum(example.source_or_text in learned for example in part):
-                text = part[0].source is None
-                told = "lines are" if text else "pairs have a source that is"
+                told = _KNOWN[part[0].unit]
                 yield f"{name}: {count:,} of {len(part):,} {told} learned from too"
 
 
@@ -142,9 +161,7 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
     """
     sources = {example.source_or_text for example in examples if not example.is_blank}
     if sum(counts) >= len(sources):
-        what, of = "source sentence", "different pair"
-        if examples[0].source is None:
-            what, of = "different line", "line"
+        what, of = _SPLIT_BY[examples[0].unit]
         told = f"{counted(sum(counts), what)} for `valid` and `test` cannot be held out"
         of_all = f"of {len(sources):,}, in {counted(len(examples), of)}: none would be left"
         raise TrainingError(f"{told} {of_all}")
