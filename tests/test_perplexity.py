@@ -195,7 +195,7 @@ def test_a_model_of_lines_is_measured_on_lines(of_lines: tuple[dict[str, Any], P
     assert {key: report[key] for key in found} == found
     assert math.exp(report["test_loss"]) == pytest.approx(found["perplexity"], rel=1e-5)
     assert zoo.score(folder / "out", data=folder / "test.txt") == found
-    with pytest.raises(InputError, match="this recipe's text are lines"):
+    with pytest.raises(InputError, match="this recipe's data are lines"):
         zoo.score(folder / "out", data=folder / "test.txt", window=8)
 
 
@@ -325,9 +325,7 @@ def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> N
     zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
     assert "this is not a folder" in refused("score", "out", "--data", "toy.tsv")
     told = refused("score", "out", "--data", "toy.tsv", "--window", "8")
-    assert (
-        told == "error: a window is of a text as a whole, and a translator is measured on pairs\n"
-    )
+    assert told == "error: a window is of a text as a whole, and this recipe's data are pairs\n"
     assert refused("score", "out", "--data", "none") == "none: error: no such file or folder\n"
     assert "recipe.toml:5:2: error: the recipe has no test data" in refused(
         "score", "out", "--data", "."

@@ -263,7 +263,7 @@ def test_texts_without_a_word_are_not_measured(project: Path) -> None:
 
 def test_a_classifier_is_measured_on_pairs(project: Path) -> None:
     zoo.train(write_encoder(project, SHORT_OF_CLASSES, CLASSES), output="out")
-    with pytest.raises(InputError, match="a classifier is measured on pairs"):
+    with pytest.raises(InputError, match="this recipe's data are pairs"):
         zoo.score("out", data=".", window=5)
 
 

@@ -34,7 +34,8 @@ progress.py, plot.py    what is told of the run; notes.py, what its reader may n
 companions.py           the tokenizers and settings that lie beside the result
 
 The scores of the result:
-scores.py               BLEU, perplexity; reader_scores.py, those of models that read whole texts
+scores.py               what a model is measured on, and by which of them
+text_scores.py          BLEU, perplexity; reader_scores.py, those of models that read whole texts
 correlation.py, f1.py   the formulas
 
 extras.py imports the packages that training alone needs. The modules that read a recipe do not

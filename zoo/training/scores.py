@@ -1,12 +1,9 @@
-"""Scores of a trained model: BLEU of its translations, its perplexity on text, or how many masked
-tokens or labels it finds."""
+"""What a model is measured on, and by which scores: `zoo score`."""
 
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -15,33 +12,29 @@ import torch
 
 from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.files.of_model import RECIPE
-from zoo.generation import Beam, generate, quantize_weights
-from zoo.generation.evaluating import evaluating
+from zoo.generation import quantize_weights
 from zoo.generation.outputs import no_values
 from zoo.loading import load
 from zoo.machine.devices import input_device
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config
-from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
+from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
-from zoo.training.batches import Row, batches, n_labels
 from zoo.training.data import read_lines
-from zoo.training.data_tables import is_text
-from zoo.training.encoding import encode, encode_answers
-from zoo.training.extras import imported
+from zoo.training.data_tables import is_text, messages_of
 from zoo.training.lines import read_whole
-from zoo.training.objective import collate, summed_loss
 from zoo.training.published import read_published
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import chats_of, find_data
-from zoo.training.sides import Sides, is_of_decoder, sides_of
+from zoo.training.sides import is_of_decoder, sides_of
 from zoo.training.split import Example
-from zoo.training.tokens import AnyTokens, Tokens, read_tokens
+from zoo.training.text_scores import TextScores
+from zoo.training.tokens import AnyTokens, read_tokens
 from zoo.transformer import Transformer
 
 
@@ -96,29 +89,33 @@ def score(
         raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
     if data is not None and not os.path.exists(data):
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
-    names_text = data is not None and not os.path.isdir(data)
-    if (folder / RECIPE).is_file():
-        recipe = read_recipe(folder / RECIPE)
-        sides = sides_of(read_source(str(folder), registry)[0])
-        answers = sides is not None and is_of_decoder(sides) and not is_text(recipe.data)
-        if not (answers and names_text):
-            if window is not None or stride is not None:
-                what = "this recipe's text are lines"
-                if sides is not None and not is_text(recipe.data):
-                    what = f"{_learner_of_pairs(sides)} is measured on pairs"
-                raise InputError(f"a window is of a text as a whole, and {what}")
-            found = load(model, **options)
-            _prepare(found, weights)
-            return _by_recipe(recipe, folder, found, data, on_progress)
-    if data is None or not names_text:
+    file = None if data is None or os.path.isdir(data) else Path(data)
+    recipe = read_recipe(folder / RECIPE) if (folder / RECIPE).is_file() else None
+    if file is not None and (recipe is None or _has_learned_answers(recipe, folder, registry)):
+        text, reader = read_whole(file), TextModel.load(model, **options)
+        _prepare(reader.transformer, weights)
+        return perplexity(reader, text, window=window, stride=stride, on_progress=on_progress)
+    if recipe is None:
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
             "decoder, a file of text: `--data FILE`"
         )
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
-    text, reader = read_whole(Path(data)), TextModel.load(model, **options)
-    _prepare(reader.transformer, weights)
-    return perplexity(reader, text, window=window, stride=stride, on_progress=on_progress)
+    if window is not None or stride is not None:
+        what = "lines" if is_text(recipe.data) else "chats" if messages_of(recipe.data) else "pairs"
+        raise InputError(f"a window is of a text as a whole, and this recipe's data are {what}")
+    found = load(model, **options)
+    _prepare(found, weights)
+    return _by_recipe(recipe, folder, found, data, on_progress)
+
+
+def _has_learned_answers(recipe: Recipe, folder: Path, registry: Registry) -> bool:
+    """Whether the model in a folder is a decoder that learned answers by its recipe, so that it can
+    be measured on a text as one without a recipe."""
+    if is_text(recipe.data):
+        return False
+    sides = sides_of(read_source(str(folder), registry)[0])
+    return sides is not None and is_of_decoder(sides)
 
 
 def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
@@ -150,19 +147,12 @@ def _by_recipe(
         if not test:
             raise recipe.error("the recipe has no test data", "data", "test")
     elif sides.has_source:
-        learner = _learner_of_pairs(sides)
+        learner = "a translator" if isinstance(sides, Generation) else "a classifier"
         hint = f"name the folder of the data files: {learner} is measured on pairs"
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
     return score_test(model, tokens, test, recipe, on_progress)
-
-
-def _learner_of_pairs(sides: Sides) -> str:
-    """What a model that learns from pairs is called."""
-    if is_of_decoder(sides):
-        return "a model that answers"
-    return "a translator" if isinstance(sides, Generation) else "a classifier"
 
 
 def score_test(
@@ -172,111 +162,7 @@ def score_test(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """Measure a model on test data by what it is for, as `TextScores` or
-    `zoo.training.reader_scores.ReaderScores`."""
+    """Measure a model on test data by what it is for, as `TextScores` or `ReaderScores`."""
     if isinstance(tokens, ReaderTokens):
         return ReaderScores(model, tokens, test, recipe, on_progress).measured()
-    found = TextScores(model, tokens, test, recipe, on_progress)
-    if test[0].source is None:
-        return found.of_lines()
-    return found.of_answers() if tokens.of_decoder else found.of_translations()
-
-
-@dataclass(frozen=True)
-class TextScores:
-    """Measures a model that generates.
-
-    Args:
-        model: the model.
-        tokens: its tokenizers.
-        test: the examples.
-        recipe: says how translations are searched for, and how many tokens are computed at a time.
-        on_progress: called with the number of rows done, and the total.
-    """
-
-    model: Transformer
-    tokens: Tokens
-    test: Sequence[Example]
-    recipe: Recipe
-    on_progress: OnProgress
-
-    def of_lines(self) -> dict[str, Any]:
-        """The perplexity of lines, as `zoo.running.perplexity.perplexity_data` returns it. Each
-        line is predicted by itself, with its end, which counts as a token and a byte; lines longer
-        than `max_length` are cut into pieces, as in training."""
-        rows = encode(self.test, self.tokens, max_length=self.recipe.training.max_length)
-        n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in self.test)
-        return self._perplexity(rows, n_bytes)
-
-    def of_answers(self) -> dict[str, Any]:
-        """The perplexity of answers, given their prompts, in the same form. Each is predicted with
-        its end, which counts as a token and a byte. Texts longer than `max_length` are left out.
-
-        Raises:
-            TrainingError: all are.
-        """
-        longest, end = self.recipe.training.max_length, self.tokens.end
-        every = zip(self.test, encode_answers(self.test, self.tokens), strict=True)
-        kept = [(example, row) for example, row in every if row.length <= longest]
-        if not kept:
-            message = f"all test data is longer than max_length = {longest}"
-            raise self.recipe.error(message, "training", "max_length")
-        answers = [answer.removesuffix(end) for example, _ in kept for answer in example.targets]
-        n_bytes = sum(len(f"{answer}\n".encode()) for answer in answers)
-        return self._perplexity([row for _, row in kept], n_bytes)
-
-    def _perplexity(self, rows: Sequence[Row], n_bytes: int) -> dict[str, Any]:
-        """The perplexity of what is predicted in these rows."""
-        device = input_device(self.model)
-        nats, done = 0.0, 0
-        with torch.inference_mode(), evaluating(self.model):
-            for places in self._batches(rows):
-                batch = collate([rows[place] for place in places], self.tokens, device)
-                nats += float(summed_loss(self.model, batch, label_smoothing=0.0))
-                done += len(places)
-                self.on_progress(done, len(rows))
-        return perplexity_data(nats, n_labels(rows), n_bytes)
-
-    def of_translations(self) -> dict[str, Any]:
-        """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
-        sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature.
-        Both sides are in Unicode's form NFC: a tokenizer may write a letter and its accent as one
-        character where a reference has two."""
-        metric = imported("sacrebleu").BLEU()
-        translations = [_composed(text) for text in self._translated()]
-        references = [_composed(example.target_text) for example in self.test]
-        score = metric.corpus_score(translations, [references]).score
-        signature = str(metric.get_signature())
-        return {"bleu": score, "signature": signature, "pairs": len(self.test)}
-
-    def _translated(self) -> list[str]:
-        """Translate the sources by beam search, in batches of similar lengths. Sources longer than
-        the training sequences are truncated."""
-        evaluation, longest = self.recipe.evaluation, self.recipe.training.max_length
-        sources = self.tokens.encode_sources([example.source_text for example in self.test])
-        rows = [Row(ids[:longest], ()) for ids in sources]
-        method = Beam(
-            size=evaluation.beam, length_penalty=evaluation.length_penalty, length_formula="gnmt"
-        )
-        translations: dict[int, str] = {}
-        for places in self._batches(rows):
-            found = generate(
-                self.model,
-                [rows[place].source or () for place in places],
-                max_new_tokens=longest - 1,
-                method=method,
-                eos=self.tokens.eos,
-                start=self.tokens.begin,
-            )
-            decoded = self.tokens.decode_targets([one.ids for one in found])
-            translations.update(zip(places, decoded, strict=True))
-            self.on_progress(len(translations), len(rows))
-        return [translations[place] for place in range(len(rows))]
-
-    def _batches(self, rows: Sequence[Row]) -> list[list[int]]:
-        """The places of rows, in batches of similar lengths."""
-        return batches(rows, tokens=self.recipe.evaluation.batch_tokens, seed=0, epoch=0)
-
-
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+    return TextScores(model, tokens, test, recipe, on_progress).measured()
