@@ -29,6 +29,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.errors import InputError
+from zoo.registry import load_registry
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import Labelled
 from zoo.training.changes import identity
@@ -40,6 +41,7 @@ from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
+from zoo.training.start import find_start
 from zoo.training.tables import TokenizerFiles
 from zoo.training.tokens import with_specials
 
@@ -215,12 +217,12 @@ def test_a_learned_tokenizer_has_a_template_for_pairs(train: Train) -> None:
 def test_rows_without_types_are_the_data_that_they_were(project: Path) -> None:
     """A checkpoint of a run on single texts can be continued."""
     write_encoder(project, RECIPE_OF_CLASSES, CLASSES)
-    recipe, spec = read_recipe("recipe.toml"), zoo.read_spec("model.toml")
+    start = find_start(read_recipe("recipe.toml"), load_registry())
     rows = [Labelled([2, 5, 3], (1,)), Labelled([2, 3], (0,))]
     data = hashlib.sha256(b"[[2, 5, 3], [1]][[2, 3], [0]]").hexdigest()
-    assert identity(recipe, spec, None, rows)["data"] == data
+    assert identity(start, rows)["data"] == data
     typed = [Labelled([2, 5, 3], (1,), [0, 1, 1]), rows[1]]
-    assert identity(recipe, spec, None, typed)["data"] != data
+    assert identity(start, typed)["data"] != data
 
 
 # --- the data -----------------------------------------------------------------------------------
