@@ -15,6 +15,7 @@ import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, said
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -73,14 +74,8 @@ Date: {{ strftime_now('%Y') }}
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of characters that begins each text with `<s>`, as those of Llama do."""
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="[UNK]")
-    )
+    made = word_tokenizer(WORDS, "[UNK]", special=SPECIAL, single="<s> $A")
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[\\s\\S]"), "isolated")
-    made.add_special_tokens(SPECIAL)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", WORDS.index("<s>"))]
-    )
     made.decoder = tokenizers.decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="[UNK]"

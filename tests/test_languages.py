@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 from trials import Refused
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -42,12 +42,7 @@ def published(folder: Path, template: str, **settings: Any) -> M2M100ForConditio
     model = M2M100ForConditionalGeneration(config).eval()
     model.generation_config.update(**settings)
     model.save_pretrained(folder)
-    made = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([*WORDS[:4], *LANGUAGES])
-    made.post_processor = processors.TemplateProcessing(
-        single=template, special_tokens=[(one, IDS[one]) for one in ("</s>", "eng_Latn")]
-    )
+    made = word_tokenizer(IDS, "<unk>", special=[*WORDS[:4], *LANGUAGES], single=template)
     made.save(str(folder / "tokenizer.json"))
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))

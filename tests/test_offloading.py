@@ -13,7 +13,7 @@ from accelerate import (
     dispatch_model,
     init_empty_weights,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.running.perplexity import perplexity
@@ -72,8 +72,7 @@ def test_an_offloaded_model_takes_text(offload: Offload, tmp_path: Path) -> None
 
 @WAYS
 def test_an_offloaded_model_predicts_a_text(offload: Offload, tmp_path: Path) -> None:
-    words = Tokenizer(models.WordLevel({str(n): n for n in range(10)}, "0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = word_tokenizer(map(str, range(10)), "0")
     transformer = zoo.build({**SIZES, **DECODER})
     model = zoo.TextModel(transformer, Tokenized(words, words, tmp_path), Settings())
     expected = perplexity(model, "1 2 3 4")

@@ -19,6 +19,7 @@ import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, reported, said
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -74,10 +75,7 @@ def with_words(saved: Path, project: Path) -> Callable[[str], str]:
 
     def copy(name: str) -> str:
         shutil.copytree(saved / name, project / name)
-        model = tokenizers.models.WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="[PAD]")
-        tokenizer = tokenizers.Tokenizer(model)
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        tokenizer.add_special_tokens(WORDS[:3])
+        tokenizer = word_tokenizer(WORDS, "[PAD]", special=WORDS[:3])
         tokenizer.save(str(project / name / "tokenizer.json"))
         ids = {"eos_token_id": 1, "decoder_start_token_id": 0, "bos_token_id": None}
         (project / name / "generation_config.json").write_text(json.dumps(ids))

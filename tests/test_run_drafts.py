@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
 from trials import Refused, said
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -30,10 +30,7 @@ def save(folder: Path, values: dict[str, object], words: list[str] | None = WORD
             parameter += 0.5 * torch.randn(parameter.shape, generator=random)
     zoo.save(model, folder)
     if words is not None:
-        ids = {word: id_ for id_, word in enumerate(words)}
-        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token=words[0]))
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        tokenizer.save(str(folder / "tokenizer.json"))
+        word_tokenizer(words, words[0]).save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo import export_folder, import_folder
@@ -378,11 +379,7 @@ def test_a_dense_layer_with_a_tensor_too_many(source: Path) -> None:
 def spoken(source: Path) -> Callable[[], zoo.TextModel]:
     """Return a function that imports the model with a tokenizer that tells capital letters."""
     words = ["[PAD]", "query:", "A", "a", "B", "b"]
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[PAD]")
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(source / "tokenizer.json"))
+    word_tokenizer(words, "[PAD]").save(str(source / "tokenizer.json"))
 
     def make() -> zoo.TextModel:
         import_folder(source, source.parent / "spoken")

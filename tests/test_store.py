@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
 from trials import Refused, contents, on_terminal, process, python, without_privileges
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -233,12 +233,7 @@ def test_training_goes_on_from_what_was_pulled_alone(
     project: Path, published: Path, store: Store
 ) -> None:
     assert run(["pull", "small"]) == 0
-    words = {word: number for number, word in enumerate(["<pad>", "<s>", "</s>", "a", "b"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
+    tokenizer = word_tokenizer(["<pad>", "<s>", "</s>", "a", "b"], "a", single="<s> $A")
     tokenizer.save(str(project / "words.json"))
     (project / "text.txt").write_text("a b a\nb a b\n")
     recipe = {

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from toy_training import MODEL as TRANSLATOR
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, said
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.registry import load_registry
@@ -106,13 +107,9 @@ THINKING = TEMPLATE.replace(
 
 def tokenizer() -> tokenizers.Tokenizer:
     """A tokenizer of letters, which puts `<s>` before a text."""
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(ID, unk_token="[UNK]"))
+    made = word_tokenizer(WORDS, "[UNK]", special=SPECIAL, single="<s> $A")
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split(
         tokenizers.Regex("<think>|[\\s\\S]"), "isolated"
-    )
-    made.add_special_tokens(SPECIAL)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", ID["<s>"])]
     )
     made.decoder = tokenizers.decoders.Fuse()
     return made

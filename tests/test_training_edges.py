@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, normalizers
 from toy_encoders import CLASSES, MODEL, RECIPE, RECIPE_OF_CLASSES, SPECIALS, VOCAB, write_encoder
 from toy_training import MODEL as PAIRS
 from toy_training import RECIPE as RECIPE_OF_PAIRS
 from toy_training import write_toy
 from transformers import BertConfig, BertForMaskedLM
 from trials import Refused
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -50,15 +51,12 @@ def words(
     drops: str = "",
 ) -> None:
     """Write a tokenizer of whole words."""
-    unk = {"unk_token": "[UNK]"} if unknown else {}
-    tokenizer: Any = Tokenizer(models.WordLevel({w: n for n, w in enumerate(VOCAB)}, **unk))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if flagged:
-        tokenizer.add_special_tokens(SPECIALS)
-    if encloses:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-        )
+    tokenizer = word_tokenizer(
+        VOCAB,
+        "[UNK]" if unknown else None,
+        special=SPECIALS if flagged else (),
+        single="[CLS] $A [SEP]" if encloses else None,
+    )
     if drops:
         tokenizer.normalizer = normalizers.Replace(Regex(drops), "")
     tokenizer.save(str(path))

@@ -21,6 +21,7 @@ from toy_encoders import (
     RECIPE_OF_CLASSES,
     TEXTS,
     VOCAB,
+    reader_tokens,
     words,
     write_encoder,
 )
@@ -35,7 +36,6 @@ from transformers import (
 
 import zoo
 from zoo.cli import run
-from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Labelled, n_labels
 from zoo.training.encoding import encode_read
 from zoo.training.f1 import macro_f1
@@ -43,10 +43,7 @@ from zoo.training.masking import make_masker
 from zoo.training.objective import collate, loss_and_hits, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
-from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import TokenizerFiles
-from zoo.training.tokens import with_specials
 
 OF_LINES = 'test = "four.txt"\n[masking]\nmasked = 1.0\nrandom = 0.0'
 Train = Callable[..., dict[str, Any]]
@@ -69,11 +66,7 @@ def train(tmp_path: Path, config: Path) -> Train:
 
 def tokens_for(model: zoo.Transformer, folder: Path) -> ReaderTokens:
     words(folder / "words.json")
-    tokenizer, sides = read_tokenizer(folder / "words.json"), sides_of(model.spec)
-    assert sides is not None
-    found = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad="[PAD]"), sides)
-    assert isinstance(found, ReaderTokens)
-    return found
+    return reader_tokens(model, folder / "words.json")
 
 
 def rows_for(tokens: ReaderTokens, folder: Path) -> list[Labelled]:

@@ -13,6 +13,7 @@ import torch
 from toy_training import PAIRS, RECIPE, write_toy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trials import Refused
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -40,12 +41,11 @@ def train(tmp_path: Path, project: Path) -> Train:
                 vocab_size=len(WORDS), num_hidden_layers=1, num_key_value_heads=1, **sizes, **told
             )
         ).save_pretrained(source)
-        vocab = {word: number for number, word in enumerate(WORDS)}
-        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
-        words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        words.add_special_tokens(SPECIAL)
         theirs = PreTrainedTokenizerFast(
-            tokenizer_object=words, bos_token="<s>", eos_token="</s>", unk_token="[UNK]"
+            tokenizer_object=word_tokenizer(WORDS, "[UNK]", special=SPECIAL),
+            bos_token="<s>",
+            eos_token="</s>",
+            unk_token="[UNK]",
         )
         theirs.chat_template = TEMPLATE
         theirs.save_pretrained(source)

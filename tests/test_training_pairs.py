@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 import torch
 from one_step import check_one_step
-from toy_encoders import CLASSES, MODEL, RECIPE_OF_CLASSES, VOCAB, words, write_encoder
+from toy_encoders import (
+    CLASSES,
+    MODEL,
+    RECIPE_OF_CLASSES,
+    VOCAB,
+    reader_tokens,
+    words,
+    write_encoder,
+)
 from toy_training import MODEL as TRANSLATOR
 from transformers import (
     BertConfig,
@@ -37,13 +45,9 @@ from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Tsv
 from zoo.training.encoding import encode_read
 from zoo.training.objective import ReadBatch, collate, summed_loss
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
-from zoo.training.sides import sides_of
 from zoo.training.split import Example
 from zoo.training.start import find_start
-from zoo.training.tables import TokenizerFiles
-from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]
 SENTENCES = [f"{a} {b} is {c}" for a, b, c in product("ab", "xy", "uv")]
@@ -100,10 +104,7 @@ def test_loss_and_one_step_are_those_of_transformers(kind: str, tmp_path: Path) 
     theirs = theirs.double().eval()
     ours = zoo.load(tmp_path / "mine", dtype=torch.float64).eval()
     words(tmp_path / "words.json")
-    tokenizer, sides = read_tokenizer(tmp_path / "words.json"), sides_of(ours.spec)
-    assert sides is not None
-    tokens = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad="[PAD]"), sides)
-    assert isinstance(tokens, ReaderTokens)
+    tokens = reader_tokens(ours, tmp_path / "words.json")
     pairs = [
         ("a x is u", "b y"),
         ("a x is u b y is v", "c"),

@@ -26,6 +26,7 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from trials import Refused
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.cli import run
@@ -105,15 +106,12 @@ def write_published(make: Make, folder: Path, **config: Any) -> Any:
     peer.save_pretrained(folder)
     path = folder / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
-    vocab = {word: number for number, word in enumerate(VOCABULARIES[make])}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token=next(iter(vocab))))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    words.add_special_tokens([word for word in vocab if word[0] == "<"])
-    if (end := ENDS[make]) is not None:
-        words.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"$A {end}", special_tokens=[(end, vocab[end])]
-        )
-    words.save(str(folder / "tokenizer.json"))
+    words, end = VOCABULARIES[make], ENDS[make]
+    special = [word for word in words if word[0] == "<"]
+    single = None if end is None else f"$A {end}"
+    word_tokenizer(words, words[0], special=special, single=single).save(
+        str(folder / "tokenizer.json")
+    )
     return peer
 
 
@@ -231,8 +229,7 @@ def test_published_models_are_trained_further_as_they_are(
 
 
 def test_one_token_between_packed_texts_ends_one_and_begins_the_next() -> None:
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|endoftext|>": 0, "a": 1, "b": 2}))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words = word_tokenizer(["<|endoftext|>", "a", "b"], None)
     texts = [Example(None, text) for text in ("a b", "", "b")]
     one = Tokens(words, words, 0, 0, 0, 0)
     (row,) = encode(texts, one, max_length=32, packed=True)
@@ -274,7 +271,7 @@ def test_packed_gpt2_learns_what_transformers_learns_of_the_joined_text(tmp_path
 
 
 def test_a_token_that_the_model_hides_as_padding_is_refused(tmp_path: Path) -> None:
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "</s>": 1}))
+    words = word_tokenizer(["<pad>", "</s>"], None)
     table = TokenizerFiles(source="words", bos="<pad>")
     words.save(str(tmp_path / "words"))
     read = functools.partial(read_token_files, tmp_path / "words", None)

@@ -13,23 +13,26 @@ import torch
 from one_step import check_one_step
 from scipy import stats
 from torch import nn
-from toy_encoders import CLASSES, RECIPE_OF_CLASSES, TEXTS, VOCAB, words, write_encoder
+from toy_encoders import (
+    CLASSES,
+    RECIPE_OF_CLASSES,
+    TEXTS,
+    VOCAB,
+    reader_tokens,
+    words,
+    write_encoder,
+)
 from transformers import BertConfig, BertForSequenceClassification
 from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import n_labels
 from zoo.training.correlation import pearson, spearman
 from zoo.training.encoding import encode_read
 from zoo.training.f1 import micro_and_macro_f1
 from zoo.training.objective import ValuedBatch, collate, loss_and_hits, summed_loss, without_labels
-from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import TokenizerFiles
-from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]
 WITH = {"u": "under", "x": "beside", "a": "over"}
@@ -124,10 +127,7 @@ def test_loss_and_one_step_are_those_of_transformers(problem: str, tmp_path: Pat
     theirs = theirs.double().eval()
     ours = zoo.load(tmp_path / "mine", dtype=torch.float64).eval()
     words(tmp_path / "words.json")
-    tokenizer, sides = read_tokenizer(tmp_path / "words.json"), sides_of(ours.spec, ours.origin)
-    assert sides is not None
-    tokens = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad="[PAD]"), sides)
-    assert isinstance(tokens, ReaderTokens)
+    tokens = reader_tokens(ours, tmp_path / "words.json")
     texts = [" ".join(TEXTS[:2]), *TEXTS[:4]]
     if number == 1:
         # One of them is the number that elsewhere stands for no label.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from one_step import check_one_step
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from toy_encoders import CLASSES, RECIPE_OF_CLASSES, SPECIALS, write_encoder
+from toy_encoders import CLASSES, RECIPE_OF_CLASSES, SPECIALS, reader_tokens, write_encoder
 from transformers import (
     AutoModelForTokenClassification,
     BertConfig,
@@ -35,8 +35,6 @@ from zoo.training.objective import ReadBatch, collate, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import TokenizerFiles
-from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]
 NAMES = [("Ada", "Love", "##lace"), ("Alan", "Turing"), ("Grace",)]
@@ -114,14 +112,6 @@ def train(project: Path) -> Train:
         return zoo.train("recipe.toml", output=out, **options)
 
     return made
-
-
-def tokens_for(model: zoo.Transformer, path: Path, pad: str = "[PAD]") -> ReaderTokens:
-    tokenizer, sides = read_tokenizer(path), sides_of(model.spec)
-    assert sides is not None
-    found = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad=pad), sides)
-    assert isinstance(found, ReaderTokens)
-    return found
 
 
 def example(words: Sequence[str], labels: Sequence[str]) -> Example:
@@ -250,7 +240,7 @@ def test_loss_and_one_step_are_those_of_transformers(tmp_path: Path) -> None:
     theirs = theirs.double().eval()
     ours = zoo.load(tmp_path / "mine", dtype=torch.float64).eval()
     pieces(tmp_path / "words.json")
-    tokens = tokens_for(ours, tmp_path / "words.json")
+    tokens = reader_tokens(ours, tmp_path / "words.json")
     chosen = [*SENTENCES[:3], (["Grace"], ["B-PER"])]
     rows = encode_read([example(*one) for one in chosen], tokens, max_length=10, labels=LABELS)
     batch = collate(rows, tokens, torch.device("cpu"))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from word_tokenizers import word_tokenizer
+
+import zoo
+from zoo.running.tokenizer_file import read_tokenizer
+from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.sides import sides_of
+from zoo.training.tables import TokenizerFiles
+from zoo.training.tokens import with_specials
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = [f"{a} {b} is {c}" for a in "abcd" for b in "xyz" for c in "uvw"]
@@ -71,15 +78,17 @@ RECIPE_OF_CLASSES = (
 
 def words(path: Path) -> None:
     """Write a tokenizer of whole words, with BERT's special tokens."""
-    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(VOCAB)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(SPECIALS)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.save(str(path))
+    both = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+    word_tokenizer(VOCAB, "[UNK]", special=SPECIALS, **both).save(str(path))
+
+
+def reader_tokens(model: zoo.Transformer, path: Path, pad: str = "[PAD]") -> ReaderTokens:
+    """The tokenizer of a file, for a model that reads whole texts."""
+    tokenizer, sides = read_tokenizer(path), sides_of(model.spec, model.origin)
+    assert sides is not None
+    found = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad=pad), sides)
+    assert isinstance(found, ReaderTokens)
+    return found
 
 
 def write_encoder(folder: Path, recipe: str = RECIPE, model: str = MODEL) -> Path:
