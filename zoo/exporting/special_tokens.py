@@ -14,8 +14,7 @@ from zoo.generation.methods import Id
 from zoo.json_files import read_json
 from zoo.purpose import Reading
 from zoo.running.settings import Settings, SettingsWarning, read_settings
-from zoo.running.text import mask_of
-from zoo.running.tokenizer_file import read_tokenizer, token_of
+from zoo.running.tokenizer_file import mask_of, read_tokenizer, token_of
 
 
 class _Settings(Settings):

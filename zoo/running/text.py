@@ -20,13 +20,15 @@ from zoo.running.sentence_texts import (
 )
 from zoo.running.tokenizer_config import read_special_tokens, states
 from zoo.running.tokenizer_file import (
-    cannot_encode,
     cut_after,
     encode,
     is_bpe,
     lower_case,
+    mask_of,
+    no_pairs,
     read_tokenizer,
     tokenizer_code,
+    types_of,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
     from zoo.running.chat import Chat, ChatTemplate
 
-MASKS = ("[MASK]", "<mask>", "<|mask|>")
-"""The names of the mask token in published tokenizers."""
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
 _OLDER = (
@@ -366,40 +366,6 @@ def tidied(text: str) -> str:
 
 def _tokens_of(tokenizer: Any) -> Tokens:
     return {id_: token for token, id_ in tokenizer.get_vocab(with_added_tokens=True).items()}
-
-
-def mask_of(tokenizer: Any) -> int | None:
-    """The id of a tokenizer's mask token; None if it has none of these names."""
-    found = (tokenizer.token_to_id(name) for name in MASKS)
-    return next((id_ for id_ in found if id_ is not None), None)
-
-
-def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
-    """Why a tokenizer cannot join pairs of texts for a model that tells so many types of tokens
-    apart; None if it can. Raises InputError if it cannot encode any."""
-    with tokenizer_code(cannot_encode):
-        single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
-    if single and not pair:
-        return Problem(
-            "the tokenizer has no template for pairs of texts: it puts its special tokens around a "
-            "single text alone",
-            help='state `pair` in the `post_processor` of its file, such as "[CLS] $A [SEP] $B:1 '
-            '[SEP]:1"',
-        )
-    found = max(encode(tokenizer, "a", "a").type_ids, default=0)
-    if 2 <= token_types <= found:
-        return Problem(
-            f"the tokenizer gives a token of a pair the type {found}, and the model has "
-            f"{token_types} types"
-        )
-    return None
-
-
-def types_of(encoding: Any, token_types: int) -> list[int] | None:
-    """The types of the tokens of an encoding, for a model that tells so many apart; None if all are
-    0, or if it tells none apart."""
-    types: list[int] = encoding.type_ids
-    return types if token_types > 1 and any(types) else None
 
 
 def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:

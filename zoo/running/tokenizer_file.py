@@ -1,4 +1,5 @@
-"""Reading a `tokenizer.json`, as saved by the library `tokenizers`."""
+"""Tokenizers of the library `tokenizers`: read from a `tokenizer.json`, asked for their tokens, and
+encoding."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+MASKS = ("[MASK]", "<mask>", "<|mask|>")
+"""The names of the mask token in published tokenizers."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -73,6 +77,12 @@ def token_of(tokenizer: Tokenizer, id_: int) -> str | None:
     normalized before it is looked for, `id_to_token` gives the normal form."""
     added = tokenizer.get_added_tokens_decoder().get(id_)
     return tokenizer.id_to_token(id_) if added is None else added.content
+
+
+def mask_of(tokenizer: Any) -> int | None:
+    """The id of a tokenizer's mask token; None if it has none of these names."""
+    found = (tokenizer.token_to_id(name) for name in MASKS)
+    return next((id_ for id_ in found if id_ is not None), None)
 
 
 @contextmanager
@@ -142,6 +152,34 @@ def encoded(
 def cannot_encode(error: BaseException) -> InputError:
     """The error of a tokenizer that cannot encode a text."""
     return InputError(f"the tokenizer cannot encode the text: {error}")
+
+
+def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
+    """Why a tokenizer cannot join pairs of texts for a model that tells so many types of tokens
+    apart; None if it can. Raises InputError if it cannot encode any."""
+    with tokenizer_code(cannot_encode):
+        single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
+    if single and not pair:
+        return Problem(
+            "the tokenizer has no template for pairs of texts: it puts its special tokens around a "
+            "single text alone",
+            help='state `pair` in the `post_processor` of its file, such as "[CLS] $A [SEP] $B:1 '
+            '[SEP]:1"',
+        )
+    found = max(encode(tokenizer, "a", "a").type_ids, default=0)
+    if 2 <= token_types <= found:
+        return Problem(
+            f"the tokenizer gives a token of a pair the type {found}, and the model has "
+            f"{token_types} types"
+        )
+    return None
+
+
+def types_of(encoding: Any, token_types: int) -> list[int] | None:
+    """The types of the tokens of an encoding, for a model that tells so many apart; None if all are
+    0, or if it tells none apart."""
+    types: list[int] = encoding.type_ids
+    return types if token_types > 1 and any(types) else None
 
 
 def _no_tokenizer(error: BaseException, path: Path) -> WeightsError:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from zoo.files.atomic import write_text
 from zoo.files.of_model import TOKENIZER
-from zoo.running.text import types_of
-from zoo.running.tokenizer_file import encode, encoded
+from zoo.running.tokenizer_file import encode, encoded, types_of
 from zoo.training.sides import Reader
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, TrainingError, placed, placing
-from zoo.running.text import no_pairs
+from zoo.running.tokenizer_file import no_pairs
 from zoo.training.data import read_data
 from zoo.training.data_tables import messages_of
 from zoo.training.reader_tokens import ReaderTokens

@@ -9,7 +9,7 @@ import tokenizers
 
 from zoo.errors import Problem, TrainingError, placing
 from zoo.files.of_model import TOKENIZER
-from zoo.running.text import MASKS
+from zoo.running.tokenizer_file import MASKS
 from zoo.training.sides import Reader, Sides
 from zoo.training.split import Example
 from zoo.training.start import Start

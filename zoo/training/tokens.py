@@ -12,8 +12,14 @@ from typing import Any
 from zoo.errors import Problem, TrainingError
 from zoo.files.atomic import write_text
 from zoo.files.of_model import SETTINGS, TARGET_TOKENIZER, TOKENIZER
-from zoo.running.text import MASKS, mask_of
-from zoo.running.tokenizer_file import encoded, read_tokenizer, token_of, tokenizer_code
+from zoo.running.tokenizer_file import (
+    MASKS,
+    encoded,
+    mask_of,
+    read_tokenizer,
+    token_of,
+    tokenizer_code,
+)
 from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, Sides
