@@ -21,8 +21,7 @@ from zoo.saving import save
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
 from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
-from zoo.training.encoding import Parts, encode_parts
-from zoo.training.labels import labels_in
+from zoo.training.encoding import Parts
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.masking import masker_of
@@ -47,7 +46,7 @@ class Run:
         learner: the recipe, the model and the optimiser.
         tokens: the tokenizers.
         splits: the data.
-        rows: the data as ids, if it is encoded already.
+        rows: the data as ids; in those of masked tokens, what is predicted is not drawn yet.
     """
 
     def __init__(
@@ -56,13 +55,11 @@ class Run:
         learner: Learner,
         tokens: AnyTokens,
         splits: Splits,
-        rows: Parts | None = None,
+        rows: Parts,
     ) -> None:
         self.folder, self.learner, self.tokens, self.splits = folder, learner, tokens, splits
         self.start = learner.start
         self.recipe = recipe = self.start.recipe
-        if rows is None:
-            rows = encode_parts(splits, tokens, recipe, labels_in(self.start))
         masker = masker_of(recipe, tokens)
         if masker is not None:
             valid, test = masker.held_out(rows.valid), masker.held_out(rows.test)

@@ -134,6 +134,8 @@ def _trained(
         if made is not None:
             write_companions(made, start, folder)
     tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
+    if rows is None:
+        rows = encode_parts(splits, tokens, recipe, labels_in(start))
     run = Run(folder, learner, tokens, splits, rows)
     run.learn(resume=resume)
     return run.finish()
