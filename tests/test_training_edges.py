@@ -452,10 +452,19 @@ def test_what_the_end_of_a_run_needs_is_asked_for_before_it_begins(
 ) -> None:
     path = write_toy(project, RECIPE_OF_PAIRS)
     monkeypatch.setitem(sys.modules, name, None)
-    told = f"training needs the package `{name}`, which is not installed\n.*zoo\\[train\\]"
+    told = f"this needs the package `{name}`, which is not installed\n.*zoo\\[train\\]"
     with pytest.raises(TrainingError, match=told):
         zoo.train(path, output="out")
     assert not Path("out").exists()
+
+
+def test_a_measurement_is_not_called_training(
+    project: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    zoo.train(write_toy(project, RECIPE_OF_PAIRS.replace("valid = 4", "test = 4")), output="out")
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    told = "error: this needs the package `sacrebleu`, which is not installed\n"
+    assert refused("score", "out", "--data", ".").startswith(told)
 
 
 def test_the_packages_that_are_asked_for_are_those_of_the_extra() -> None:

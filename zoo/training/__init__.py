@@ -38,6 +38,5 @@ scores.py               what a model is measured on, and by which of them
 text_scores.py          BLEU, perplexity; reader_scores.py, those of models that read whole texts
 correlation.py, f1.py   the formulas
 
-extras.py imports the packages that training alone needs. The modules that read a recipe do not
-import torch.
+extras.py imports the packages of the extras. The modules that read a recipe do not import torch.
 """

@@ -1,4 +1,4 @@
-"""Packages that only training needs: those of the extras `train` and `datasets`."""
+"""The packages of the extras `train` and `datasets`: for training, its scores and its plots."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def imported(name: str, *, extra: str = "train") -> Any:
 
 
 def _missing(name: str, extra: str) -> TrainingError:
-    message = f"training needs the package `{name}`, which is not installed"
+    message = f"this needs the package `{name}`, which is not installed"
     return TrainingError(Problem(message, help=f"pip install 'zoo[{extra}]'"))
