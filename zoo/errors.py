@@ -199,15 +199,15 @@ def noted(problems: list[Problem]) -> Generator[None]:
 
 
 @contextmanager
-def placing(place: Place) -> Generator[None]:
-    """Add `place` to the problems without a place of what the block raises."""
+def placing(place: Place | None) -> Generator[None]:
+    """Add `place`, if there is one, to the problems without a place of what the block raises."""
     try:
         yield
     except ZooError as error:
         raise placed(error, place) from None
 
 
-def placed(error: ZooError, place: Place) -> ZooError:
+def placed(error: ZooError, place: Place | None) -> ZooError:
     """Return the error with `place` added to each of its problems without a place."""
     return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, placed
+from zoo.errors import InputError, Place, Problem, placing
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.inputs import Given
 from zoo.loading import load
@@ -325,10 +325,8 @@ class TextModel:
         images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
         rows: list[Input] = []
         for number, text in enumerate(texts):
-            try:
+            with placing(places[number] if places else None):
                 rows.append(inputs.read(text, images[number]))
-            except InputError as error:
-                raise placed(error, places[number]) if places else error from None
         return rows
 
     def _inputs(self, asked: Asked) -> TextInputs:

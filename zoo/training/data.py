@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.errors import Place, Problem, TrainingError, noted, placing
 from zoo.training.data_tables import Data, is_packed
 from zoo.training.lines import Line, reader_of, text_lines
 from zoo.training.split import Example, Splits, Words, held_out
@@ -25,7 +25,7 @@ def read_data(
     data: Data,
     folder: Path,
     seed: int,
-    place_of: Callable[[str], Place] | None = None,
+    place_of: Callable[[str], Place | None] = lambda key: None,
     *,
     of_decoder: bool = False,
     chats: Chats | None = None,
@@ -43,7 +43,8 @@ def read_data(
         data: the table.
         folder: the folder that its file names are relative to.
         seed: decides which examples are held out, if the table gives a number of them.
-        place_of: returns the place in the recipe of the key of a part, for messages.
+        place_of: returns the place in the recipe of the key of a part, for messages; by default
+            there is none.
         of_decoder: whether it is for a decoder.
         chats: writes chats; None for other data.
 
@@ -57,11 +58,9 @@ def read_data(
     def part(name: str, stated: Any) -> list[Example]:
         if isinstance(stated, int):
             return []  # held out of the training data
-        try:
+        found: list[Example] = []
+        with noted(problems), placing(place_of(name)):
             found = _examples(*read(stated), as_written=of_decoder)
-        except TrainingError as error:
-            problems.extend((placed(error, place_of(name)) if place_of else error).problems)
-            return []
         return found if packed and name != "test" else _not_blank(found)
 
     train, valid, test = (part(name, getattr(data, name)) for name in ("train", "valid", "test"))
@@ -71,11 +70,9 @@ def read_data(
     if train[0].source is not None:
         train = list(dict.fromkeys(train))
     n_held_out = [n if isinstance(n, int) else 0 for n in (data.test, data.valid)]
-    try:
+    larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
+    with placing(place_of(larger)):
         rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
-    except TrainingError as error:
-        larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
-        raise placed(error, place_of(larger)) if place_of else error from None
     read_examples = (train, valid, test)
     n_duplicates = n_read - len(train)
     return Splits(rest, valid or valid_taken, test or test_taken, n_duplicates, read_examples)
