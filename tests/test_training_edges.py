@@ -458,6 +458,18 @@ def test_what_the_end_of_a_run_needs_is_asked_for_before_it_begins(
     assert not Path("out").exists()
 
 
+def test_test_data_of_its_own_is_measured_without_the_other_parts(project: Path) -> None:
+    recipe = SHORT_OF_CLASSES.replace("valid = 6", 'valid = 6\ntest = "test.tsv"')
+    path = write_encoder(project, recipe, CLASSES)
+    Path("test.tsv").write_text("a x is u\tunder\nb y is v\tunder\n")
+    metrics = zoo.train(path, output="out")
+    assert metrics is not None
+    Path("labels.tsv").unlink()
+    found = zoo.score("out", data=".")
+    assert found["texts"] == 2
+    assert {key: metrics[key] for key in found} == found
+
+
 def test_a_measurement_is_not_called_training(
     project: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:

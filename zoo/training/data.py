@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from zoo.errors import Place, Problem, TrainingError, noted, placing
 from zoo.training.data_tables import Data, is_packed
@@ -52,18 +52,14 @@ def read_data(
         TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing. The
             error has the problems of all three parts, but only the first wrong lines of a file.
     """
-    read, packed = reader_of(data, folder, chats), is_packed(data)
     problems: list[Problem] = []
 
-    def part(name: str, stated: Any) -> list[Example]:
-        if isinstance(stated, int):
-            return []  # held out of the training data
-        found: list[Example] = []
-        with noted(problems), placing(place_of(name)):
-            found = _examples(*read(stated), as_written=of_decoder)
-        return found if packed and name != "test" else _not_blank(found)
+    def part(name: str) -> list[Example]:
+        with noted(problems):
+            return read_part(data, folder, name, place_of, of_decoder=of_decoder, chats=chats)
+        return []
 
-    train, valid, test = (part(name, getattr(data, name)) for name in ("train", "valid", "test"))
+    train, valid, test = map(part, ("train", "valid", "test"))
     if problems:
         raise TrainingError(problems)
     n_read = len(train)
@@ -76,6 +72,26 @@ def read_data(
     read_examples = (train, valid, test)
     n_duplicates = n_read - len(train)
     return Splits(rest, valid or valid_taken, test or test_taken, n_duplicates, read_examples)
+
+
+def read_part(
+    data: Data,
+    folder: Path,
+    name: str,
+    place_of: Callable[[str], Place | None] = lambda key: None,
+    *,
+    of_decoder: bool = False,
+    chats: Chats | None = None,
+) -> list[Example]:
+    """Read the examples of the part `name`: `train`, before anything is taken out of it, `valid` or
+    `test`; none of one that is taken out. The other arguments and the errors are those of
+    `read_data`."""
+    stated = getattr(data, name)
+    if isinstance(stated, int):
+        return []
+    with placing(place_of(name)):
+        found = _examples(*reader_of(data, folder, chats)(stated), as_written=of_decoder)
+    return found if is_packed(data) and name != "test" else _not_blank(found)
 
 
 def read_lines(path: Path) -> list[Example]:

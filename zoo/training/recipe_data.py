@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
-from zoo.training.data import read_data
+from zoo.training.data import read_data, read_part
 from zoo.training.data_tables import messages_of
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
@@ -66,6 +66,22 @@ def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | 
             of_decoder=sides is not None and is_of_decoder(sides),
             chats=chats,
         )
+
+
+def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -> list[Example]:
+    """Read the test data of a recipe, and the other parts only if it is taken out of them. The
+    arguments are those of `find_data`.
+
+    Raises:
+        TrainingError: as `read_data`; or there is no test data.
+    """
+    if recipe.data.test == 0:
+        raise recipe.error("the recipe has no test data", "data", "test")
+    if isinstance(recipe.data.test, int):
+        return find_data(recipe, folder, sides, chats).test
+    place_of, of_decoder = partial(recipe.place, "data"), is_of_decoder(sides)
+    with placing(recipe.document.place(("data",))):
+        return read_part(recipe.data, folder, "test", place_of, of_decoder=of_decoder, chats=chats)
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:

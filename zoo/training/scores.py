@@ -30,7 +30,7 @@ from zoo.training.published import read_published
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.recipe_data import chats_of, find_data
+from zoo.training.recipe_data import chats_of, find_test
 from zoo.training.sides import is_of_decoder, sides_of
 from zoo.training.split import Example
 from zoo.training.text_scores import TextScores
@@ -143,9 +143,7 @@ def _by_recipe(
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     where = folder if data is None else Path(data)
     if where.is_dir():
-        test = find_data(recipe, where, sides, chats_of(recipe, tokens, folder)).test
-        if not test:
-            raise recipe.error("the recipe has no test data", "data", "test")
+        test = find_test(recipe, where, sides, chats_of(recipe, tokens, folder))
     elif sides.has_source:
         learner = "a translator" if isinstance(sides, Generation) else "a classifier"
         hint = f"name the folder of the data files: {learner} is measured on pairs"
