@@ -213,6 +213,22 @@ def test_however_it_is_read_it_is_the_same_model(sharded: bool, project: Path) -
         assert loaded.load_report.read == read
         state = loaded.state_dict()
         assert all(same(state[name], tensor) for name, tensor in model.state_dict().items())
+    for path in Path("model").iterdir():
+        path.chmod(0o644)
+        assert zoo.load("model").load_report.read == "bytes"
+        path.chmod(0o444)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o444])
+def test_a_tensor_is_read_and_hashed_in_steps(
+    mode: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("reader", "open_file"):
+        monkeypatch.setattr(f"zoo.weights.{module}.STEP", 24)
+    tiny.chmod(mode)
+    built = zoo.build(TINY, seed=3).state_dict()
+    loaded = zoo.load(tiny).state_dict()
+    assert all(same(loaded[name], tensor) for name, tensor in built.items())
 
 
 def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> None:
