@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import re
@@ -20,7 +21,9 @@ from trials import python
 import zoo
 from zoo.cli import run
 from zoo.store.found_weights import find_weights
-from zoo.weights.reader import read_header
+from zoo.weights.file import Header, Record
+from zoo.weights.reader import open_weights, read_header
+from zoo.weights.tensor_reader import TensorReader
 
 TABLE = "decoder.embed.tokens.weight"
 
@@ -217,6 +220,25 @@ def test_however_it_is_read_it_is_the_same_model(sharded: bool, project: Path) -
         path.chmod(0o644)
         assert zoo.load("model").load_report.read == "bytes"
         path.chmod(0o444)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_tensor_without_elements(mapped: bool, tmp_path: Path) -> None:
+    values = {"none": torch.empty(0, 3), "some": torch.tensor([1.5, -2.0])}
+    content = {name: tensor.numpy().tobytes() for name, tensor in values.items()}
+    records = {
+        name: Record("F32", tuple(tensor.shape), hashlib.sha256(content[name]).hexdigest())
+        for name, tensor in values.items()
+    }
+    header = Header({}, {"zoo": "1", "plugins": {}}, {}, records)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(header.to_bytes() + b"".join(content.values()))
+    with open_weights(path) as weights:
+        reader = TensorReader(
+            weights, zoo.read_spec(TINY), torch.device("cpu"), None, verify=True, mapped=mapped
+        )
+        read = reader.read_all(records)
+    assert all(same(read[name], tensor) for name, tensor in values.items())
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o444])
