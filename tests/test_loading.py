@@ -68,6 +68,10 @@ def test_partly_loaded_weights_say_so_when_they_are_saved(tiny: Path) -> None:
     told = {"part": {"only": ["head.*"], "content_digest": digest}}
     assert zoo.load("part").origin == told
     assert zoo.load(tiny, only="*").origin is None
+    model = zoo.load(tiny)
+    model.origin = {"family": "gpt2"}
+    zoo.save(model, "imported")
+    assert zoo.load("imported", only="head.*").origin == {"family": "gpt2", **told}
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tiny: Path) -> None:
