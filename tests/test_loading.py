@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import re
@@ -20,7 +21,9 @@ from trials import python
 import zoo
 from zoo.cli import run
 from zoo.store.found_weights import find_weights
-from zoo.weights.reader import read_header
+from zoo.weights.file import Header, Record
+from zoo.weights.reader import open_weights, read_header
+from zoo.weights.tensor_reader import TensorReader
 
 TABLE = "decoder.embed.tokens.weight"
 
@@ -65,6 +68,10 @@ def test_partly_loaded_weights_say_so_when_they_are_saved(tiny: Path) -> None:
     told = {"part": {"only": ["head.*"], "content_digest": digest}}
     assert zoo.load("part").origin == told
     assert zoo.load(tiny, only="*").origin is None
+    model = zoo.load(tiny)
+    model.origin = {"family": "gpt2"}
+    zoo.save(model, "imported")
+    assert zoo.load("imported", only="head.*").origin == {"family": "gpt2", **told}
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tiny: Path) -> None:
@@ -213,6 +220,41 @@ def test_however_it_is_read_it_is_the_same_model(sharded: bool, project: Path) -
         assert loaded.load_report.read == read
         state = loaded.state_dict()
         assert all(same(state[name], tensor) for name, tensor in model.state_dict().items())
+    for path in Path("model").iterdir():
+        path.chmod(0o644)
+        assert zoo.load("model").load_report.read == "bytes"
+        path.chmod(0o444)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_tensor_without_elements(mapped: bool, tmp_path: Path) -> None:
+    values = {"none": torch.empty(0, 3), "some": torch.tensor([1.5, -2.0])}
+    content = {name: tensor.numpy().tobytes() for name, tensor in values.items()}
+    records = {
+        name: Record("F32", tuple(tensor.shape), hashlib.sha256(content[name]).hexdigest())
+        for name, tensor in values.items()
+    }
+    header = Header({}, {"zoo": "1", "plugins": {}}, {}, records)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(header.to_bytes() + b"".join(content.values()))
+    with open_weights(path) as weights:
+        reader = TensorReader(
+            weights, zoo.read_spec(TINY), torch.device("cpu"), None, verify=True, mapped=mapped
+        )
+        read = reader.read_all(records)
+    assert all(same(read[name], tensor) for name, tensor in values.items())
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o444])
+def test_a_tensor_is_read_and_hashed_in_steps(
+    mode: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("reader", "open_file"):
+        monkeypatch.setattr(f"zoo.weights.{module}.STEP", 24)
+    tiny.chmod(mode)
+    built = zoo.build(TINY, seed=3).state_dict()
+    loaded = zoo.load(tiny).state_dict()
+    assert all(same(loaded[name], tensor) for name, tensor in built.items())
 
 
 def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> None:

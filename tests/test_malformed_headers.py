@@ -30,6 +30,11 @@ TEXTS = {
     b'{"a": {"dtype": "F32", "shape": 4}}': "the `shape` of `a` is missing or no list of integers",
     b'{"a": {"dtype": "F32", "shape": [[]]}}': "the `shape` of `a` is missing or no list",
     b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}': "the `data_offsets` of `a` are",
+    b'{"a": {"dtype": "BOOL", "shape": [1], "data_offsets": [8, 0]}}': "the `data_offsets` of `a`",
+    b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 0]}, "a": {}}': (
+        "its header is not JSON: the key `a` is written twice"
+    ),
+    b'{"a": NaN}': "its header is not JSON: NaN is no number",
 }
 METADATA = {
     b'{"zoo": []}': "it is no string",

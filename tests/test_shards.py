@@ -110,6 +110,12 @@ def test_one_file_takes_the_place_of_shards_and_shards_that_of_a_file(sharded: P
     assert same(zoo.load(sharded), third)
 
 
+def test_a_file_of_another_name_leaves_shards_alone(sharded: Path) -> None:
+    names = {path.name for path in sharded.iterdir()}
+    zoo.save(zoo.build(TINY, seed=4), sharded / "other.safetensors")
+    assert {path.name for path in sharded.iterdir()} == names | {"other.safetensors"}
+
+
 def test_somebody_elses_index_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text('{"metadata": {"total_size": 1}, "weight_map": {"a": "b"}}')
     for most in (None, MOST):

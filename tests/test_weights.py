@@ -112,6 +112,13 @@ def test_a_dtype_that_is_asked_for_casts_floats_only(dtype: torch.dtype, tiny: P
     assert cast.get_buffer(COUNTER).dtype is torch.int64
 
 
+def test_a_table_that_is_not_stored_has_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    zoo.save(zoo.build({**TINY, "position": "sinusoidal"}), tmp_path)
+    for dtype in (torch.float32, torch.float64):
+        table = zoo.load(tmp_path, dtype=dtype).get_buffer("encoder.embed.positions.table")
+        assert table.dtype is dtype
+
+
 @pytest.mark.parametrize("read", ["bytes", "mmap"])
 def test_a_dtype_that_cannot_hold_a_value_is_refused(
     read: Literal["bytes", "mmap"], tmp_path: Path

@@ -128,9 +128,13 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
         raise WeightsError(Problem(f"not JSON: {error}", place)) from None
 
 
+class NotStrictError(ValueError):
+    """Something that Python reads as JSON, and `strict_json` does not."""
+
+
 def strict_json(text: str, **options: Any) -> Any:
     """As `json.loads`, whose `options` it takes, but refuses duplicate keys, and NaN and infinite
-    numbers unless there is a `parse_constant`."""
+    numbers unless there is a `parse_constant`, by a `NotStrictError`."""
     hooks = {"object_pairs_hook": _without_duplicates, "parse_constant": _no_constant}
     return json.loads(text, **(hooks | options))
 
@@ -140,12 +144,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"the key {quoted(twice)} is written twice")
+        raise NotStrictError(f"the key {quoted(twice)} is written twice")
     return data
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise NotStrictError(f"{name} is no number")
 
 
 def _limit(name: str) -> dict[str, str]:

@@ -123,7 +123,7 @@ def load(
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
             has_blake3 = found.ref is not None and bool(found.ref.blake3)
-            as_a_whole = verify and mapped and patterns is None and has_blake3
+            as_a_whole = mapped and patterns is None and has_blake3
             if verify:
                 opened.enter_context(_as_pulled(weights, found, as_a_whole=as_a_whole))
             spec = _checked_spec(weights, lock, registry, locked=locked)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard, cast
 
+from zoo.json_files import NotStrictError, strict_json
 from zoo.wording import quoted
 
 LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
@@ -50,19 +51,21 @@ def _entry(name: str, value: object) -> HeaderEntry:
         raise ValueError(
             f"the `shape` of {quoted(name)} is missing or no list of integers of a tensor"
         )
-    if not _are_sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"the `data_offsets` of {quoted(name)} are missing or no two integers")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"the `data_offsets` of {quoted(name)} are missing or no start and end")
     return HeaderEntry(dtype, tuple(shape), *offsets)
 
 
 def json_object(text: bytes | str, what: str) -> dict[str, Any]:
     """Parse a JSON object. Raises `ValueError`, which says what is wrong with `what`."""
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        value = strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError(f"{what} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{what} is not JSON: {error.msg} (character {error.pos:,})") from None
+    except NotStrictError as error:
+        raise ValueError(f"{what} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{what} is nested too deeply") from None
     except ValueError:  # Python converts integers up to some thousand digits

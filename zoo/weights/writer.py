@@ -73,7 +73,6 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
                 sizes = {name: header.records[name].n_bytes for name in header.names_in_file()}
                 plan = plan_shards(sizes, max_bytes)
                 for name, names in zip(shard_names(header, plan), plan, strict=True):
-                    stale.discard(name)
                     if not (folder / name).exists():
                         new.append(name)
                     with new_file(folder / name) as file:
