@@ -31,6 +31,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 5,
     },
     "ffn.moe": {"n_experts": 4, "top_k": 2},
+    "ffn.normed_moe": {"n_experts": 4, "top_k": 2},
     "ffn.residual_stack": {"expansion_factor": 1.5},
     "position.learned": {"max_length": 9},
     "position.rotary_linear": {"factor": 4.0},
