@@ -126,6 +126,7 @@ WITH_IMAGES: Data = {
     "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
 }
 """Of tokens of text alone, all coordinates are the position."""
+LAYERED: Data = {"decoder": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}}}
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 """A block that differs from the default one."""
 
@@ -163,6 +164,8 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.rotated_input": Case({}, ROTARY),
     "ffn.moe": Case({"n_experts": 8}),
     "ffn.normed_moe": Case({"n_experts": 8}),
+    "block.layer_input": Case({}, LAYERED),
+    "embedding.layered_tokens": Case({"d_layer_input": 4}, {"decoder": {"block": "layer_input"}}),
     "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
@@ -227,6 +230,7 @@ FIELDS: Mapping[str, Case] = {
     "block.channel_scaled.cross_attn": Case(around={"memory_width": 12}),
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
+    "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),
