@@ -149,6 +149,14 @@ def test_the_number_of_parameters() -> None:
     assert of_layers == N_LAYERS * (2 * WIDTH * D_INPUT + WIDTH)
 
 
+def test_what_the_inputs_cost_is_told_of_the_embedding() -> None:
+    """One map of each token, beside the layers."""
+    (decoder,) = zoo.flops(SPEC, LENGTH)["parts"]
+    parts = {part["name"]: part["flops"] for part in decoder["parts"]}
+    assert parts["embed"] == 2 * LENGTH * WIDTH * N_LAYERS * D_INPUT
+    assert sum(parts.values()) == decoder["flops"]
+
+
 def test_one_without_the_other_is_refused() -> None:
     with pytest.raises(SpecError, match="makes an input for each layer, and no layer reads"):
         zoo.read_spec(SPEC | {"block": "residual"})
