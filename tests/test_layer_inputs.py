@@ -30,7 +30,11 @@ SPEC: dict[str, Any] = {
     "position": "none",
     "pad_id": 0,
     "embedding": {"kind": "layered_tokens", "d_layer_input": D_INPUT, "scale": 1.5},
-    "block": {"kind": "layer_input", "activation": "silu", "layer_scale": "learned"},
+    "block": {
+        "kind": "layer_input",
+        "layer_scale": "learned",
+        "layer_input": {"activation": "silu", "norms": ["post"]},
+    },
     "head": "none",
 }
 Tensors = Mapping[str, Tensor]
@@ -78,7 +82,7 @@ def expected(t: Tensors, ids: Tensor, modules: list[int]) -> Tensor:
         x = x + inner @ t[p + "ffn.down_proj.weight"].T
         gate = F.silu(x @ t[p + "layer_input.gate_proj.weight"].T)
         added = (gate * of_layer(t, ids, first, layer)) @ t[p + "layer_input.out_proj.weight"].T
-        x = (x + rms(t[p + "layer_input.norm.weight"], added)) * t[p + "scalar"]
+        x = (x + rms(t[p + "layer_input.post_norm.weight"], added)) * t[p + "scalar"]
     return rms(t["norm.weight"], x)
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from zoo.component import Size, Slot, contradiction, missing_dimension
+from zoo.component import Given, Part, Size, Slot, contradiction, missing_dimension
 from zoo.layout import BY_VOCABULARY, Layout, column_wise, embedding, linear, row_wise
 from zoo.only_with import stated
-from zoo.slots import Norm
+from zoo.slots import FeedForward, Norm, Sublayer
 from zoo_components.activation import Activated
 from zoo_components.block import Residual
 from zoo_components.embedding import TokenEmbedding
@@ -72,13 +72,39 @@ class LayeredTokens(TokenEmbedding):
         return module
 
 
-class LayerInput(Activated, Residual):
-    """The layer `residual`, which reads an input of its own after all sublayers (Gemma 3n and 4):
-    x + dropout(norm(map(activation(gate(x)) * input))). An embedding such as `layered_tokens` makes
-    the inputs."""
+class GatedInput(Activated, FeedForward):
+    """out(activation(gate(x)) * input), where the input is the layer's own."""
 
-    norm: Annotated[Norm, Slot("norm", width="d_model")]
-    """The norm of what is added."""
+    kind: Given[str]
+    layer_input_width: Given[int | None]
+
+    def layout(self) -> Layout:
+        width, learned = stated(self.layer_input_width), self.activation_parts()
+        to, back = (None, None) if learned else (column_wise(width), row_wise(width))
+        parts = {
+            "gate_proj": linear(self.d_model, width, bias=False, cut=to),
+            **learned,
+            "out_proj": linear(width, self.d_model, bias=False, residual=True, cut=back),
+        }
+        return Layout(parts, f"{self.activation}, width {width}")
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.layer_inputs import GatedInput as Module
+
+        return Module(
+            d_model=self.d_model,
+            width=stated(self.layer_input_width),
+            activation=self.build_activation(),
+        )
+
+
+class LayerInput(Residual):
+    """The layer `residual` with one more branch, the last: what a gate lets through of an input of
+    the layer's own, out(activation(gate(x)) * input) (Gemma 3n and 4). An embedding such as
+    `layered_tokens` makes the inputs."""
+
+    layer_input: Annotated[GatedInput, Part()]
+    """The branch that reads the input."""
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
@@ -95,29 +121,10 @@ class LayerInput(Activated, Residual):
     def takes_layer_input(self) -> bool:
         return True
 
-    def layout(self) -> Layout:
-        whole, width = super().layout(), stated(self.layer_input_width)
-        learned = self.activation_parts()
-        to, back = (None, None) if learned else (column_wise(width), row_wise(width))
-        branch = Layout(
-            {
-                "gate_proj": linear(self.d_model, width, bias=False, cut=to),
-                **learned,
-                "out_proj": linear(width, self.d_model, bias=False, residual=True, cut=back),
-                "norm": self.norm.layout(),
-            },
-            f"{self.activation}, width {width}",
-        )
-        return replace(whole, parts={**whole.parts, "layer_input": branch})
+    def _branches(self) -> dict[str, Sublayer | None]:
+        return {**super()._branches(), "layer_input": self.layer_input}
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.layer_inputs import GatedInput, LayerInputBlock
+        from zoo_components.modules.layer_inputs import LayerInputBlock
 
-        block = self._module(LayerInputBlock)
-        block.layer_input = GatedInput(
-            d_model=self.d_model,
-            width=stated(self.layer_input_width),
-            activation=self.build_activation(),
-            norm=self.norm.build(),
-        )
-        return block
+        return self._module(LayerInputBlock)

@@ -120,12 +120,7 @@ class ResidualBlock(nn.Module):
                 added = self._branch(name, f, normed, context, maps)
                 skip = normed if self.skip_from_normed else x
                 x = f.out_norm(self._skipped(name, skip) + added)
-        return self.completed(x, context), maps
-
-    def completed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """What the layer returns, (batch, length, d_model), for the sum x of its input and all
-        sublayers."""
-        return x if self.scalar is None else x * self.scalar
+        return (x if self.scalar is None else x * self.scalar), maps
 
     def _parallel(
         self, x: torch.Tensor, context: LayerContext, maps: dict[str, torch.Tensor]
@@ -268,6 +263,9 @@ class ConformerBlock(ResidualBlock):
 
     norm: Norm
 
-    def completed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """The norm of what the layer `residual` returns."""
-        return self.norm(super().completed(x, context))
+    def forward(
+        self, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """(..., length, d_model) to the same, and the attention weights by sublayer if asked."""
+        x, maps = super().forward(x, context)
+        return self.norm(x), maps

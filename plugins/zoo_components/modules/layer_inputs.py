@@ -10,7 +10,7 @@ from torch import nn
 from zoo.context import LayerContext
 from zoo.linear import Linear, activated
 from zoo.sharding.parts import own_part
-from zoo_components.modules.block import ResidualBlock
+from zoo_components.modules.block import Branch, ResidualBlock
 from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.unpadding import at_places, taken
 
@@ -38,32 +38,26 @@ class LayerInputs(nn.Module):
 
 
 class GatedInput(nn.Module):
-    """norm(out(activation(gate(x)) * own)), where `own` is the input of a layer."""
+    """out(activation(gate(x)) * own), where `own` is the input of a layer."""
 
-    norm: Norm
-
-    def __init__(self, *, d_model: int, width: int, activation: nn.Module, norm: nn.Module) -> None:
+    def __init__(self, *, d_model: int, width: int, activation: nn.Module) -> None:
         super().__init__()
         self.gate_proj = Linear(d_model, width, bias=False)
         self.activation = activation
         self.out_proj = Linear(width, d_model, bias=False)
-        put_norm(self, "norm", norm)
 
     def forward(self, x: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """(..., d_model) and (..., width) to (..., d_model)."""
         gate = activated(self.gate_proj, self.activation, x)
-        return self.norm(self.out_proj(gate * own_part(own, -1, self.gate_proj)))
+        return self.out_proj(gate * own_part(own, -1, self.gate_proj))
 
 
 class LayerInputBlock(ResidualBlock):
-    """A `ResidualBlock` that adds, after all sublayers, what it makes of an input of its own."""
+    """A `ResidualBlock` with a branch `layer_input`, a `GatedInput`."""
 
-    layer_input: GatedInput
-
-    def completed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """What the layer `residual` returns for the sum of x and what is added."""
+    def _fed(self, name: str, f: Branch, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
+        if name != "layer_input":
+            return super()._fed(name, f, x, context)
         own = context.layer_input
         assert own is not None  # the description has checked it
-        added = partial(self.layer_input, own=taken(own, context.places))
-        x = x + self.dropout(at_places(added, x, context.places))
-        return super().completed(x, context)
+        return at_places(partial(f, own=taken(own, context.places)), x, context.places)
