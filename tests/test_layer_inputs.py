@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import zoo
 from zoo.errors import SpecError
+from zoo.testing import check_plugin
 
 VOCAB, WIDTH, N_LAYERS, D_INPUT, LENGTH = 11, 6, 3, 4, 7
 SPEC: dict[str, Any] = {
@@ -166,3 +168,45 @@ def test_one_without_the_other_is_refused() -> None:
         zoo.read_spec(SPEC | {"block": "residual"})
     with pytest.raises(SpecError, match="reads an input of its own, and the embedding makes none"):
         zoo.read_spec(SPEC | {"embedding": "tokens"})
+
+
+DEAF = '''
+from zoo_components.block import Residual
+
+
+class Deaf(Residual):
+    """The layer `residual`, which does not read what it says."""
+
+    @property
+    def takes_layer_input(self) -> bool:
+        return True
+'''
+WIDE = '''
+from zoo_components.layer_inputs import LayeredTokens
+
+
+class Wide(LayeredTokens):
+    """The embedding `layered_tokens`, of another width than it says."""
+
+    @property
+    def layer_input_width(self) -> int:
+        return 2 * self.d_layer_input
+'''
+
+
+@pytest.mark.parametrize(
+    ("slot", "kind", "file", "told"),
+    [
+        ("block", "deaf", DEAF, "`context.layer_input` changes nothing"),
+        ("embedding", "wide", WIDE, "`layer_inputs` must be (2, 6, 2, 8), not (2, 6, 2, 4)"),
+    ],
+)
+def test_the_check_of_plugins_tells_what_does_not_hold(
+    slot: str, kind: str, file: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{kind}.py").write_text(file)
+    registry = tmp_path / "registry.toml"
+    registry.write_text(f'format = 1\n[{slot}]\n{kind} = "{kind}.py:{kind.title()}"\n')
+    with pytest.raises(AssertionError) as failed:
+        check_plugin(slot, kind, registry=registry)
+    assert told in str(failed.value)
