@@ -31,6 +31,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 5,
     },
     "ffn.moe": {"n_experts": 4, "top_k": 2},
+    "ffn.normed_moe": {"n_experts": 4, "top_k": 2},
     "ffn.residual_stack": {"expansion_factor": 1.5},
     "position.learned": {"max_length": 9},
     "position.rotary_linear": {"factor": 4.0},
@@ -42,6 +43,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         "short_factors": [1.0, 1.5, 2.0, 2.5],
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     },
+    "embedding.layered_tokens": {"d_layer_input": 4},
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
@@ -67,6 +69,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
 }
 BESIDE: dict[str, dict[str, Any]] = {
+    "block.layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
+    "embedding.layered_tokens": {"block": "layer_input"},
     "position.rotary_grid": {"embedding": IMAGES},
     "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},

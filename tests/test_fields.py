@@ -126,6 +126,7 @@ WITH_IMAGES: Data = {
     "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
 }
 """Of tokens of text alone, all coordinates are the position."""
+LAYERED: Data = {"decoder": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}}}
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 """A block that differs from the default one."""
 
@@ -162,6 +163,9 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
     "attention.rotated_input": Case({}, ROTARY),
     "ffn.moe": Case({"n_experts": 8}),
+    "ffn.normed_moe": Case({"n_experts": 8}),
+    "block.layer_input": Case({}, LAYERED),
+    "embedding.layered_tokens": Case({"d_layer_input": 4}, {"decoder": {"block": "layer_input"}}),
     "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
@@ -226,6 +230,7 @@ FIELDS: Mapping[str, Case] = {
     "block.channel_scaled.cross_attn": Case(around={"memory_width": 12}),
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
+    "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),
@@ -247,16 +252,16 @@ FIELDS: Mapping[str, Case] = {
     "*.slope": Case({"activation": "prelu"}),
     "*.beta": Case({"activation": "swish"}),
     "ffn.*.activation": Case({"activation": "none"}),
-    "ffn.moe.limit": Case({"expert": "clamped_glu"}),
-    "ffn.moe.shared_gate": Case({"shared_d_ff": 4}),
-    "ffn.moe.shared_average": Case({"shared_d_ff": 4}),
-    "ffn.moe.router.threshold": Case(
+    "ffn.*moe.limit": Case({"expert": "clamped_glu"}),
+    "ffn.*moe.shared_gate": Case({"shared_d_ff": 4}),
+    "ffn.*moe.shared_average": Case({"shared_d_ff": 4}),
+    "ffn.*moe.router.threshold": Case(
         {"score": "sparsemixer", "threshold": 0.2}, instead=[0.05, 0.4]
     ),
-    "ffn.moe.router.n_groups": Case({"top_groups": 1}),
-    "ffn.moe.router.top_groups": Case(GROUPS, instead=[2, 3]),
-    "ffn.moe.router.group_score": Case({**GROUPS, "score": "sigmoid"}),
-    "ffn.moe.router.normalize_*": Case({"normalize": True}, instead=[2.0]),
+    "ffn.*moe.router.n_groups": Case({"top_groups": 1}),
+    "ffn.*moe.router.top_groups": Case(GROUPS, instead=[2, 3]),
+    "ffn.*moe.router.group_score": Case({**GROUPS, "score": "sigmoid"}),
+    "ffn.*moe.router.normalize_*": Case({"normalize": True}, instead=[2.0]),
     "norm.rms_norm.cast": Case(dtype=torch.bfloat16),
     "norm.scale_norm.eps": Case(instead=[1000.0]),
     "position.sinusoidal.max_length": Case(instead=[LENGTH - 1]),

@@ -179,6 +179,13 @@ CUT: dict[str, dict[str, Any]] = {
             "shared_gate": True,
         }
     },
+    "experts with norms": {
+        "ffn": {"kind": "normed_moe", "n_experts": 3, "top_k": 2, "shared_d_ff": 10}
+    },
+    "inputs of layers": {
+        "embedding": {"kind": "layered_tokens", "d_layer_input": 6},
+        "block": "layer_input",
+    },
 }
 
 
@@ -214,7 +221,8 @@ def test_heads_and_experts_of_every_kind(
     check_as_one_process(two, path, mesh)
     report = two(tasks.shares, path, mesh, {})[0]["report"]
     whole = {row.name for row in report.tensors if row.share == row.shape}
-    assert not any(part in name for name in whole for part in ("sinks", "gate_bias", "experts.up"))
+    parts = ("sinks", "gate_bias", "experts.up", "inputs.tokens", "layer_input.gate")
+    assert not any(part in name for name in whole for part in parts)
 
 
 def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path: Path) -> None:

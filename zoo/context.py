@@ -64,6 +64,8 @@ class LayerContext(NamedTuple):
             self-attention that supports them.
         keys: where the layer puts its keys and values for later ones, or finds those of an earlier
             one; None if it shares none.
+        layer_input: what the embedding made for this layer alone, (batch, length,
+            layer_input_width); None if it makes no such inputs.
         cache: the layer's cache of earlier tokens; None if all tokens are in the input.
         return_weights: whether attention weights are returned.
     """
@@ -82,6 +84,7 @@ class LayerContext(NamedTuple):
     memory_mask: torch.Tensor | None = None
     global_tokens: torch.Tensor | None = None
     keys: SharedKeys | None = None
+    layer_input: torch.Tensor | None = None
     cache: LayerCache | None = None
     return_weights: bool = False
 

@@ -298,12 +298,17 @@ class Embedding(Plugin):
     embedding of vectors states their `input_width`, and if it changes the length, it states
     `most_inputs`, and its module has a method `embedded_length(length)`; one of sounds, vectors of
     width 1, states its `shortest_sound`, one of their spectrograms its `spectrogram_shape`, one of
-    the patches of images of any size its `patch_shape`, and one of images its `n_vectors`. `build`
-    receives the module of the position scheme to add, or None.
+    the patches of images of any size its `patch_shape`, and one of images its `n_vectors`. With a
+    `layer_input_width`, its module has a module `layer_inputs`: `forward(inputs, x)`, where x is
+    what the embedding returned for the inputs, returns what each layer gets beside the states,
+    (batch, length, n_layers, layer_input_width). `build` receives the module of the position scheme
+    to add, or None.
     """
 
     vocab: Given[int | None] = None
     d_model: Given[int]
+    n_layers: Given[int | None] = None
+    """The number of layers that follow."""
     takes_ids: ClassVar[bool] = True
     """Whether it is called with ids, and not with vectors or images."""
     takes_inserted: ClassVar[bool] = False
@@ -317,6 +322,11 @@ class Embedding(Plugin):
     def position_width(self) -> int:
         """The width of the vectors that positions are added to."""
         return self.d_model
+
+    @property
+    def layer_input_width(self) -> int | None:
+        """The width of what each layer gets beside the states, if it makes that too."""
+        return None
 
     @property
     def token_types(self) -> int:
@@ -457,6 +467,8 @@ class Block(Plugin):
     memory_width: Given[int | None] = None
     grid: Given[tuple[int, int, int] | None] = None
     """`Embedding.grid` of the embedding below, for position schemes."""
+    layer_input_width: Given[int | None] = None
+    """`Embedding.layer_input_width` of the embedding below."""
 
     @property
     def n_heads(self) -> int | None:
@@ -482,6 +494,12 @@ class Block(Plugin):
     def attends_to_memory(self) -> bool:
         """Whether the layer attends to the memory, in a stack that has a `memory_width`."""
         return True
+
+    @property
+    def takes_layer_input(self) -> bool:
+        """Whether the layer reads `LayerContext.layer_input`, which is there if there is a
+        `layer_input_width`."""
+        return False
 
     @property
     def takes_rotation(self) -> bool:

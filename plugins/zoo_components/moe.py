@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -25,8 +25,11 @@ from zoo_components.heads import check_divisible
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo_components.modules.moe import MixtureOfExperts as MixtureModule
     from zoo_components.modules.routing import Router as RouterModule
 
+RouterKind = TypeVar("RouterKind", bound="RouterModule")
+MixtureKind = TypeVar("MixtureKind", bound="MixtureModule")
 NotNegativeFloat = Annotated[float, Field(ge=0.0)]
 
 
@@ -133,8 +136,12 @@ class Router(Component):
         return Layout(parts, self.score)
 
     def build(self) -> "RouterModule":
-        from zoo_components.modules.routing import Groups, Normalization
         from zoo_components.modules.routing import Router as Module
+
+        return self._module(Module)
+
+    def _module(self, cls: "type[RouterKind]") -> "RouterKind":
+        from zoo_components.modules.routing import Groups, Normalization
 
         groups = normalize = None
         if self.top_groups < self.n_groups:
@@ -143,7 +150,7 @@ class Router(Component):
         if self.normalize:
             order, eps = stated(self.normalize_order), stated(self.normalize_eps)
             normalize = Normalization(order, eps, least=stated(self.normalize_min))
-        return Module(
+        return cls(
             d_model=self.d_model,
             n_experts=self.n_experts,
             top_k=self.top_k,
@@ -292,9 +299,13 @@ class MixtureOfExperts(Activated, FeedForward):
         return Layout(parts, cut=cut)
 
     def build(self) -> "nn.Module":
+        from zoo_components.modules.moe import MixtureOfExperts as Module
+
+        return self._module(Module)
+
+    def _module(self, cls: "type[MixtureKind]") -> "MixtureKind":
         from zoo.linear import Linear
         from zoo_components.modules.experts import Expert, GroupedLinear
-        from zoo_components.modules.moe import MixtureOfExperts as Module
 
         def expert(linear: "Callable[..., nn.Module]", width: int, d_ff: int) -> Expert:
             return Expert(
@@ -316,7 +327,7 @@ class MixtureOfExperts(Activated, FeedForward):
         if self.d_latent is not None:
             in_proj = Linear(self.d_model, self.d_latent, bias=self.bias)
             out_proj = Linear(self.d_latent, self.d_model, bias=self.bias)
-        return Module(
+        return cls(
             router=self.router.build(),
             experts=expert(stacked, self.d_latent or self.d_model, self.d_ff),
             in_proj=in_proj,

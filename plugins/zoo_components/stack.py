@@ -46,6 +46,7 @@ class LayerGroup(Component):
     grid: Given[tuple[int, int, int] | None] = None
     n_with_positions: Given[int | None] = None
     count_positions: Given[CountPositions] = "all"
+    layer_input_width: Given[int | None] = None
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -101,7 +102,10 @@ class Stack(Component):
     """The width of the output states; if it is not d_model, a linear map is added (OPT-350m)."""
     embedding: Annotated[Embedding, Slot("embedding")]
     """The embedding of the inputs."""
-    block: Annotated[Block, Slot("block", grid="embedding.grid")]
+    block: Annotated[
+        Block,
+        Slot("block", grid="embedding.grid", layer_input_width="embedding.layer_input_width"),
+    ]
     """The block that each layer consists of."""
     position: Annotated[
         Position,
@@ -138,6 +142,7 @@ class Stack(Component):
             width="embedding.position_width",
             grid="embedding.grid",
             n_with_positions="embedding.n_positions",
+            layer_input_width="embedding.layer_input_width",
         ),
     ] = ()
     """Rules for values that differ in single layers."""
@@ -158,6 +163,7 @@ class Stack(Component):
         self._check_global_tokens()
         self._check_sides()
         self._check_direction()
+        self._check_layer_inputs()
         self._check_positions()
         self._check_n_positions()
         check_tables(self._inner_keys(), [group.block.self_attention for group in self.groups])
@@ -225,6 +231,18 @@ class Stack(Component):
                 "block.self_attn.kind",
                 "block.kind",
                 "causal",
+            )
+
+    def _check_layer_inputs(self) -> None:
+        """Raise a contradiction if the embedding makes inputs of layers, and no layer reads its
+        own."""
+        made = self.embedding.layer_input_width is not None
+        if made and not any(group.block.takes_layer_input for group in self.groups):
+            raise contradiction(
+                f"the embedding `{self.embedding.kind}` makes an input for each layer, and no "
+                'layer reads its own: state a block that does, such as `block = "layer_input"`',
+                "block.kind",
+                "embedding.kind",
             )
 
     def _check_positions(self) -> None:

@@ -173,6 +173,9 @@ class BlockDriver(ContinuingDriver):
         return bool(self.described.looks_ahead)
 
     def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        if self.described.takes_layer_input and context.layer_input is None:
+            # Of each token by itself, whichever tokens a call has.
+            context = context._replace(layer_input=x[..., : self.described.layer_input_width])
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
 
@@ -180,6 +183,8 @@ class BlockDriver(ContinuingDriver):
         super().check(inputs)
         _expect_finite_at_zero(self, inputs)
         expect_positions(self.model.part, lambda: self.attend(inputs))
+        if self.described.takes_layer_input:
+            self._check_layer_input(inputs)
         weights: list[torch.Tensor] = []
 
         def note(_: nn.Module, __: object, given: dict[str, Any], output: object) -> None:
@@ -200,6 +205,24 @@ class BlockDriver(ContinuingDriver):
             raise PromiseError(
                 "the weights that an attention inside returns get lost",
                 help='return them by name, such as `{"self_attn": weights}`',
+            )
+
+    def _check_layer_input(self, inputs: Tensors) -> None:
+        """Raises PromiseError if the input of the layer changes nothing."""
+        x, memory = self.sides(inputs)
+        width = self.described.layer_input_width
+
+        def output(layer_input: torch.Tensor) -> torch.Tensor:
+            positions = torch.arange(x.shape[1])
+            context = LayerContext(
+                causal=self.causal, positions=positions, memory=memory, layer_input=layer_input
+            )
+            return self.call(x, context)[0]
+
+        if close(output(x[..., :width]), output(x[..., -width:]), 1e-5):
+            raise PromiseError(
+                "the description's `takes_layer_input` is True, and `context.layer_input` changes "
+                "nothing"
             )
 
 

@@ -221,7 +221,18 @@ class EmbeddingDriver(Driver):
         return (vectors(self.dtype, seed, width=self.input_width),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self.embed(inputs[0], torch.arange(self.length, device=inputs[0].device)),)
+        x = inputs[0]
+        return self.made(x, torch.arange(self.length, device=x.device))
+
+    def made(
+        self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Tensors:
+        """Return the vectors for the input x, and what each layer gets if the embedding makes
+        that."""
+        vectors = self.embed(x, positions, mask)
+        if self.described.layer_input_width is None:
+            return (vectors,)
+        return vectors, self.model.part.layer_inputs(x, vectors)
 
     def ways(self, inputs: Tensors) -> Mapping[str, Way]:
         ways = super().ways(inputs)
@@ -229,7 +240,7 @@ class EmbeddingDriver(Driver):
 
     def _masked(self, x: torch.Tensor) -> Tensors:
         positions = torch.arange(self.length, device=x.device)
-        return (without_hidden(self.embed(x, positions, hiding_one(x))),)
+        return tuple(without_hidden(one) for one in self.made(x, positions, hiding_one(x)))
 
     @property
     def input_width(self) -> int:
@@ -263,7 +274,7 @@ class EmbeddingDriver(Driver):
 
     def check(self, inputs: Tensors) -> None:
         try:
-            output = self(*inputs)[0]
+            output, *of_layers = self(*inputs)
         except Exception as error:
             if not inputs[0].is_floating_point() or self.described.image_shape is not None:
                 raise
@@ -275,6 +286,9 @@ class EmbeddingDriver(Driver):
                 "it takes any",
             ) from None
         expect("the output", output, BATCH, self.length, WIDTH)
+        for found in of_layers:
+            sizes = SIZES["n_layers"], self.described.layer_input_width
+            expect("the output of `layer_inputs`", found, BATCH, self.length, *sizes)
         if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
             raise PromiseError("the position scheme that `build` receives is not applied")
         last = self.described.token_types - 1
@@ -314,10 +328,11 @@ class EmbeddingDriver(Driver):
             if not described.looks_ahead:
                 expect_no_later(self._embed_all, x, self._many())
             return
-        whole = self.embed(x, torch.arange(LENGTH))
+        whole = self.made(x, torch.arange(LENGTH))
         for place in range(LENGTH):  # as generation calls: with the next token alone
-            alone = self.embed(x[:, place : place + 1], torch.tensor([place]))
-            if not close(alone, whole[:, place : place + 1], SAME):
+            one = slice(place, place + 1)
+            alone = self.made(x[:, one], torch.tensor([place]))
+            if not all(close(a, b[:, one], SAME) for a, b in zip(alone, whole, strict=True)):
                 raise PromiseError(
                     "a token alone has another vector than beside others",
                     help="an embedding that mixes tokens says so: its `incremental` is False",

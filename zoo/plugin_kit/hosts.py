@@ -71,6 +71,7 @@ class BlockHost(Host):
     norm_placement: NormPlacement = "pre"
     memory_width: Size | None = None
     grid: tuple[int, int, int] = GRID
+    layer_input_width: Size = SIZES["d_model"] // 2
     part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
 
 
@@ -97,6 +98,7 @@ class PositionHost(Host):
 
 class EmbeddingHost(Host):
     vocab: Size = SIZES["vocab"]
+    n_layers: Size = SIZES["n_layers"]
     part: Annotated[Embedding, Slot("embedding", inherit=False)]
 
     def build(self) -> Transformer:

@@ -76,7 +76,8 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
     changed = with_parts(spec, paths, HEARING_KIND, registry)
     if changed is None:
         return
-    model = build(changed).eval()
+    model, x = build(changed).eval(), vectors(torch.float32, 0)
+    host: Any = changed.model
     offsets = torch.zeros(1, LENGTH, 2, dtype=torch.int64)
     context = LayerContext(
         positions=torch.arange(LENGTH),
@@ -84,9 +85,10 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         scheme=PositionScheme(),
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
+        layer_input=x[..., : host.part.layer_input_width],
         return_weights=True,
     )
-    model.get_submodule("part")(vectors(torch.float32, 0), context)
+    model.get_submodule("part")(x, context)
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
     helps: Mapping[str, str] = {
         **dict.fromkeys(

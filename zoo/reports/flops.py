@@ -153,6 +153,10 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:
             else:
                 path.append(word)
         flops[tuple(path)] += sum(by_operator.values())
+    called = set(flops)
+    for inner in called:
+        if inner and inner[:-1] not in called:  # a part of a module that was not called itself then
+            flops[inner[:-1]] += flops[inner]
 
     def below(parent: tuple[str, ...]) -> list[FlopsPart]:
         deepest = 3 if parent in layers else 2

@@ -69,18 +69,23 @@ class MixtureOfExperts(nn.Module):
             self.auxiliary_loss = self.auxiliary_loss_coefficient * balance
         if self.in_proj is not None:
             tokens = self.in_proj(tokens)
-        y = self._mixed(tokens, weights, chosen)
+        y = self.mixed(tokens, weights, chosen)
         if self.out_proj is not None:
             y = self.out_proj(y)
         y = y.view_as(x)
         if self.shared is None:
             return y
-        shared = self.shared(x)
+        shared = self.of_shared(self.shared, x)
         if self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x)) * shared
         return (y + shared) / 2 if self.average_shared else y + shared
 
-    def _mixed(
+    def of_shared(self, shared: Expert, x: torch.Tensor) -> torch.Tensor:
+        """What the shared expert makes of x, (..., d_model) to the same."""
+        output: torch.Tensor = shared(x)
+        return output
+
+    def mixed(
         self, tokens: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
         """The weighted sum of the chosen experts, (tokens, width): each choice becomes a row;

@@ -185,7 +185,9 @@ class Stack(nn.Module):
             global_tokens=global_tokens,
             return_weights=return_weights,
         )
-        x, maps = self.run_layers(x, context, cache)
+        make = getattr(embed, "layer_inputs", None)
+        layer_inputs = None if make is None else make(inputs, x).unbind(-2)
+        x, maps = self.run_layers(x, context, cache, layer_inputs)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
@@ -234,10 +236,15 @@ class Stack(nn.Module):
         return not bool((real if mask is None else real == mask).all())
 
     def run_layers(
-        self, x: torch.Tensor, shared: LayerContext, cache: Cache | None
+        self,
+        x: torch.Tensor,
+        shared: LayerContext,
+        cache: Cache | None,
+        layer_inputs: Sequence[torch.Tensor] | None,
     ) -> tuple[torch.Tensor, Maps]:
-        """Run the layers, each with the shared context and its position schemes. Return the states
-        after the last layer, and the attention weights by kind.
+        """Run the layers, each with the shared context, its position schemes and, if there are
+        some, its own of the `layer_inputs`. Return the states after the last layer, and the
+        attention weights by kind.
 
         Raises:
             ValueError: layers were added or removed since the stack was built.
@@ -259,6 +266,8 @@ class Stack(nn.Module):
             context = contexts[self.schemes_of_layers[number]]
             if keys:
                 context = context._replace(keys=keys.get(self.key_sources.get(place, place)))
+            if layer_inputs is not None:
+                context = context._replace(layer_input=layer_inputs[place])
             if cache is not None:
                 context = context._replace(cache=cache.layer(place))
             x, maps = layers[number](x, context)
