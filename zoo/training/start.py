@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -252,9 +253,15 @@ def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | 
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
-    """Raise `TrainingError` if the tokenizer of a model that reads whole texts cannot join the
-    pairs of the data, or if its special tokens leave no room for others."""
+    """Raise `TrainingError` if nothing is known that text begins with; or if the tokenizer of a
+    model that reads whole texts cannot join the pairs of the data, or if its special tokens leave
+    no room for others."""
     if not isinstance(tokens, ReaderTokens):
+        if tokens.bos is None and splits.train[0].source is None:
+            message = "no file beside the model says with which token a text begins"
+            token = json.dumps(tokens.end, ensure_ascii=False)
+            hint = f"state one in `[tokenizer]`, as `bos = {token}`"
+            raise TrainingError(Problem(message, recipe.document.place(("tokenizer",)), hint))
         return
     if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
         raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
