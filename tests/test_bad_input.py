@@ -415,6 +415,22 @@ def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
     assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("d_head", "did you mean `head_dim`?"),  # and neither `head`
+        ("dim_head", "did you mean `head_dim`?"),  # nor `n_heads`
+        ("d_mlp", "did you mean `d_ff`?"),  # nor `d_model`
+        ("window_size", "`window` is a key of "),
+    ],
+)
+def test_what_other_libraries_call_a_key(
+    written: str, told: str, refused: Refused, project: Path
+) -> None:
+    (project / "spec.toml").write_text(f"{written} = 4\n{spec()}")
+    assert told in refused("validate", "spec.toml")
+
+
 def test_a_text_that_ends_too_early(refused: Refused, project: Path) -> None:
     """The line after the end is not quoted."""
     (project / "spec.toml").write_text("format = 1\na = [1,\n\n")

@@ -90,9 +90,14 @@ OF_BERT = {**SIZES, "model_type": "bert", "architectures": ["BertForSequenceClas
 OF_BERT |= {"intermediate_size": 48, "max_position_embeddings": 16}
 OF_MIXTRAL = {**OF_LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
 OF_MIXTRAL |= {"num_local_experts": 3, "num_experts_per_tok": 2}
+SIX_HEADS = LLAMA.replace("n_heads = 4\nn_kv_heads = 2", "n_heads = 6").replace("32", "36")
+"""With as many of keys: neither number of heads goes with the usual one of the other, 32 and 8."""
+OF_MISTRAL = {**OF_LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+OF_MISTRAL |= {"hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 6}
 MODELS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "llama": (LLAMA, OF_LLAMA, AutoModelForCausalLM),
     "mixtral": (LLAMA.replace('ffn = "glu"\n', MIXTRAL), OF_MIXTRAL, AutoModelForCausalLM),
+    "mistral": (SIX_HEADS, OF_MISTRAL, AutoModelForCausalLM),
     "gpt2": (GPT2, OF_GPT2, AutoModelForCausalLM),
     "bert": (BERT, OF_BERT, AutoModelForSequenceClassification),
 }

@@ -520,6 +520,33 @@ def test_a_text_is_measured_as_a_whole(mine: Path, capsys: pytest.CaptureFixture
     assert zoo.score("answers", data="text.txt", window=4) == found
 
 
+@pytest.mark.parametrize("recipe", [RECIPE, OF_CHATS], ids=["answers", "chats"])
+def test_a_model_need_not_say_what_a_text_begins_with(
+    project: Path, refused: Refused, recipe: str
+) -> None:
+    """Nothing of it is in an answer. Lines need it, or their first tokens would not be learned."""
+    write_model(project / "mine")
+    made = tokenizer()
+    made.post_processor = None
+    told = made.to_str().replace('"<s>"', '"<|other|>"')
+    Path("mine/tokenizer.json").write_text(told)
+    ids = {"eos_token_id": ID["<|end|>"], "pad_token_id": ID["<pad>"]}
+    Path("mine/generation_config.json").write_text(json.dumps(ids))
+    write_pairs(("a ", "b"))
+    if recipe == OF_CHATS:
+        write_lines({"chat": CHAT[:2]})
+    (row,) = read(recipe)[2].train
+    assert learned(row).strip() in ("b<|end|>", "b.<|end|>")  # type: ignore[arg-type]
+    zoo.train("recipe.toml")
+    assert json.loads(Path("answers/generation_config.json").read_text()) == ids
+    write_pairs(("a ", "b"))
+    Path("recipe.toml").write_text(RECIPE.replace('source = "prompt"\n', ""))
+    for command in (["validate", "recipe.toml"], ["train", "recipe.toml", "-o", "out"]):
+        found = refused(*command)
+        assert "no file beside the model says with which token a text begins" in found
+        assert 'state one in `[tokenizer]`, as `bos = "<|end|>"`' in found
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 NO_END = TEMPLATE.replace(' + "<|end|>"', "")

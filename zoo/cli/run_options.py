@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from zoo.errors import InputError, Place, Problem
+from zoo.errors import InputError, Place, Problem, placed
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class RunOptions(NamedTuple):
     top: int | None
     chat: bool
     system: str | None
+    tools: Path | None
     pairs: bool
     max_new_tokens: int | None
     beams: int | None
@@ -80,6 +82,8 @@ class RunOptions(NamedTuple):
                 raise click.UsageError(told)
         if self.system is not None and not self.chat:
             raise click.UsageError("--system goes with --chat")
+        if self.tools is not None and not self.chat:
+            raise click.UsageError("--tools goes with --chat")
         if self.line_buffered and self.inputs:
             raise click.UsageError("--line-buffered goes with lines of the standard input")
         n_texts = len(self.inputs)
@@ -154,6 +158,7 @@ class RunOptions(NamedTuple):
             labels=self.labels or None,
             mask_id=self.mask_id,
             top=self.top,
+            tools=None if self.tools is None else _tools_in(self.tools),
         )
 
     def prompts(self, given: Sequence[Any]) -> list[Any]:
@@ -203,6 +208,17 @@ def _sides(line: str, place: Place) -> tuple[str, str]:
             Problem(f"a pair is two texts with a tab between, and here is {told}", place)
         )
     return sides[0], sides[1]
+
+
+def _tools_in(path: Path) -> list[dict[str, Any]] | None:
+    """The tools in a JSON file. Raises ZooError if there are none that are valid."""
+    from zoo.json_files import json_value, read_bytes
+    from zoo.running.chat import read_tools
+
+    try:
+        return read_tools(json_value(path, read_bytes(path)))
+    except InputError as error:
+        raise placed(error, Place(str(path))) from None
 
 
 def message(role: str, content: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from zoo.cli.options import (
     dtype_choice,
     json_option,
     model_type,
+    path_type,
     weights_option,
 )
 from zoo.cli.output import print_report
@@ -37,6 +38,7 @@ _OF_SOUNDS = ("timestamps",)
 _GENERATING = (
     "chat",
     "system",
+    "tools",
     "max_new_tokens",
     "beams",
     "n_answers",
@@ -92,6 +94,12 @@ _GENERATING = (
 )
 @click.option(
     "--system", metavar="TEXT", help="With --chat: instructions that precede the message."
+)
+@click.option(
+    "--tools",
+    type=path_type,
+    metavar="FILE",
+    help="With --chat: the tools that the model may call, as a JSON array of their schemas.",
 )
 @click.option(
     "--pairs",

@@ -68,12 +68,18 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
             return _Trial(data, found)
 
     def nearer(trial: _Trial) -> _Trial | None:
+        at_once: dict[str, Any] = {}
         for key, values in _moves(trial, target, families.vocabulary.activations):
             if key not in file.data and key not in NO_FIELDS:
-                trials = (tried({**trial.data, key: value}) for value in values)
-                if better := next((one for one in trials if one.distance < trial.distance), None):
-                    return better
-        return None
+                for number, value in enumerate(values):
+                    better = tried({**trial.data, key: value})
+                    if better.distance < trial.distance:
+                        return better
+                    if not number:
+                        at_once.setdefault(key, value)
+        # Heads of which keys and values have as many may only be changed with these.
+        better = tried({**trial.data, **at_once})
+        return better if better.distance < trial.distance else None
 
     best = tried(file.data)
     while (better := nearer(best)) is not None:

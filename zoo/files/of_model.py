@@ -32,6 +32,8 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 """The texts of the special tokens, in older checkpoints."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """How the messages of a chat are written as a prompt."""
+TOOLS_TEMPLATE = "additional_chat_templates/tool_use.jinja"
+"""The same for chats with tools, of a model that has a template of its own for them."""
 OLDER_CHAT_TEMPLATE = "chat_template.json"
 """The same in older checkpoints of models that take images, under `chat_template`."""
 PREPROCESSOR_SETTINGS = "preprocessor_config.json"
@@ -73,6 +75,7 @@ COMPANIONS = (
     "source.spm",
     "target.spm",
     CHAT_TEMPLATE,
+    TOOLS_TEMPLATE,
     OLDER_CHAT_TEMPLATE,
     SETTINGS,
     PREPROCESSOR_SETTINGS,

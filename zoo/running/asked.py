@@ -10,6 +10,7 @@ from zoo.errors import InputError
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 
 if TYPE_CHECKING:
+    from zoo.running.chat import Tools
     from zoo.running.image_reader import ImageFile
 
 
@@ -29,6 +30,7 @@ class Asked:
     labels: Sequence[str] | None = None
     images: Sequence[Sequence[ImageFile]] = ()
     mask_id: int | None = None
+    tools: Tools | None = None
     top: int | None = None
 
     def refuse_generating(self, name: str) -> None:
@@ -42,6 +44,7 @@ class Asked:
             "draft": self.draft,
             "cuda_graph": self.cuda_graph or None,
             "timestamps": self.timestamps or None,
+            "tools": self.tools,
         }
         for argument, value in given.items():
             if value is not None:

@@ -6,34 +6,61 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.files.endless import check_ends
-from zoo.files.of_model import CHAT_TEMPLATE, OLDER_CHAT_TEMPLATE, TOKENIZER_CONFIG
+from zoo.files.of_model import (
+    CHAT_TEMPLATE,
+    OLDER_CHAT_TEMPLATE,
+    TOKENIZER_CONFIG,
+    TOOLS_TEMPLATE,
+)
 from zoo.json_files import read_json, read_json_if_there
+from zoo.resolving.tables import described
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.validating.value_errors import value_message
 from zoo.wording import quoted
 
 Chat = Sequence[Mapping[str, Any]]
 """The messages of a conversation: `[{"role": "user", "content": "Hello!"}]`. The usual roles are
-`system`, `user` and `assistant`. A message may have further keys, for templates that read them. For
-a model that takes images in its texts, a content may also be a list of parts, in which
-`{"type": "image"}` is the place of an image: `[{"type": "image"}, {"type": "text", "text": "What is
-it?"}]`."""
-
+`system`, `user`, `assistant` and `tool`. A message may have further keys, for templates that read
+them; one with `tool_calls` may have no content. For a model that takes images in its texts, a
+content may also be a list of parts, in which `{"type": "image"}` is the place of an image:
+`[{"type": "image"}, {"type": "text", "text": "What is it?"}]`."""
+Tools = Sequence[Mapping[str, Any]]
+"""The tools that a model may call in a chat, each as a JSON Schema: `[{"type": "function",
+"function": {"name": "weather", "description": "...", "parameters": {...}}}]`."""
 
 Prompt = str | tuple[str, str] | Chat
 """What a model is run on: a text, a pair of texts, or a chat."""
+
+
+_DEFAULT, _TOOLS = "default", "tool_use"
+"""The names of the template for chats, and of that for chats with tools."""
+
+
+class _Source(NamedTuple):
+    """A chat template, and the file that it is in."""
+
+    path: Path
+    text: str
+
+
+class _Compiled(NamedTuple):
+    """A chat template that can be rendered, and the file that it is in."""
+
+    path: Path
+    template: jinja2.Template
 
 
 class ChatTemplate:
@@ -42,7 +69,8 @@ class ChatTemplate:
 
     Args:
         folder: the model's folder. The template is in its `chat_template.jinja`, or under
-            `chat_template` in its `chat_template.json` or its `tokenizer_config.json`.
+            `chat_template` in its `chat_template.json` or its `tokenizer_config.json`. Beside it
+            may be another one for chats with tools, under the name `tool_use`.
         now: the time, for templates that write the date.
 
     Raises:
@@ -52,39 +80,62 @@ class ChatTemplate:
 
     def __init__(self, folder: Path, now: Callable[[], datetime] = datetime.now) -> None:
         self.special_tokens = read_special_tokens(folder)
-        self.path, source = _find_source(folder)
+        self._sources, self._environment = _find_sources(folder), _environment(now)
+        self._default = self._compiled(self._sources[_DEFAULT])
+
+    @cached_property
+    def _for_tools(self) -> _Compiled:
+        """The template for chats with tools, of which a model may have one of its own."""
+        return self._compiled(self._sources[_TOOLS]) if _TOOLS in self._sources else self._default
+
+    def _compiled(self, source: _Source) -> _Compiled:
+        """Raises WeightsError if the template is wrong."""
         try:
-            self._template = _environment(now).from_string(source)
+            return _Compiled(source.path, self._environment.from_string(source.text))
         except Exception as error:  # for deep nesting, Jinja raises what Python does
             line = None
-            if isinstance(error, jinja2.TemplateSyntaxError) and self.path.name == CHAT_TEMPLATE:
+            if isinstance(error, jinja2.TemplateSyntaxError) and source.path.suffix == ".jinja":
                 line = error.lineno  # in JSON, it would be the line of the value, not of the file
             message = f"the chat template is wrong: {_reason(error)}"
-            raise WeightsError(Problem(message, Place(str(self.path), line))) from None
+            raise WeightsError(Problem(message, Place(str(source.path), line))) from None
 
-    def render(self, chat: Chat, *, n_images: int | None = None, answered: bool = False) -> str:
+    def path(self, tools: Tools | None = None) -> Path:
+        """The file of the template that writes a chat with these tools."""
+        return (self._default if tools is None else self._for_tools).path
+
+    def render(
+        self,
+        chat: Chat,
+        *,
+        tools: Tools | None = None,
+        n_images: int | None = None,
+        answered: bool = False,
+    ) -> str:
         """Write the messages as a prompt, up to where the answer of the assistant begins.
 
         Args:
             chat: the messages.
+            tools: the tools that the model may call.
             n_images: how many images stand in them; None for a model that takes none in its texts.
                 Otherwise the template gets every content as a list of parts, as such templates
                 expect it. If no part is an image, all stand before the first text of the user.
             answered: whether the text ends with the last message instead.
 
         Raises:
-            InputError: a message is not valid, or the template does not accept the messages.
+            InputError: a message or a tool is not valid, or the template does not accept them.
+            WeightsError: the template for chats with tools is wrong.
         """
         messages = read_messages(chat, _Message if n_images is None else _MessageOfParts)
         if n_images is not None:
             _place_images(messages, n_images)
-        given = {"messages": messages, "tools": None, "documents": None}
+        given = {"messages": messages, "tools": read_tools(tools), "documents": None}
+        path, template = self._default if tools is None else self._for_tools
         try:
-            return self._template.render(
+            return template.render(
                 {**self.special_tokens, **given, "add_generation_prompt": not answered}
             )
         except Exception as error:  # a template can fail in any way that Python can
-            where = f"the chat template in {quoted(self.path)}"
+            where = f"the chat template in {quoted(path)}"
             message = f"{where} does not accept these messages: {_reason(error)}"
             raise InputError(message) from None
 
@@ -121,8 +172,14 @@ def read_messages(chat: Chat, kind: type[_Message] = _Message) -> list[dict[str,
 
 
 def _read_message(number: int, message: object, kind: type[_Message]) -> dict[str, Any]:
+    """A message as templates expect it, and `transformers` gives it to them: a key that is null is
+    missing, and thoughts have both names by which templates look for them."""
+    given: Any = message
+    if isinstance(message, Mapping):
+        given = {key: value for key, value in message.items() if value is not None}
+    calls = isinstance(given, dict) and given.get("tool_calls")
     try:
-        return kind.model_validate(message).model_dump()
+        checked = kind.model_validate({"content": "", **given} if calls else given).model_dump()
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         key = f"{quoted(details['loc'][0])} " if details["loc"] else ""
@@ -130,19 +187,52 @@ def _read_message(number: int, message: object, kind: type[_Message]) -> dict[st
         help = 'a message is a table of strings: `{"role": "user", "content": "Hello!"}`'
         problem = Problem(f"message {number} of the chat: {key}{what}", help=help)
         raise InputError(problem) from None
+    found = {key: checked[key] for key in given}
+    thoughts = [found[key] for key in _THOUGHTS if key in found]
+    if not thoughts:
+        return found
+    return {"thinking": thoughts[0], **found, "reasoning_content": thoughts[0]}
+
+
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""The keys under which the thoughts of an answer are kept."""
+_TOOL = TypeAdapter(dict[str, JsonValue], config=ConfigDict(strict=True))
+
+
+def read_tools(tools: object) -> list[dict[str, Any]] | None:
+    """Tools as plain data; None for a chat without any. Raises InputError if one is not valid."""
+    if tools is None:
+        return None
+    if not isinstance(tools, list | tuple):
+        message = f"the tools of the chat must be an array, not {described(tools)}"
+        raise InputError(Problem(message, help=_EACH_A_TOOL))
+    found: list[dict[str, Any]] = []
+    for number, tool in enumerate(tools, 1):
+        try:
+            found.append(_TOOL.validate_python(tool))
+        except ValidationError as error:
+            what = value_message(error.errors(include_url=False)[0])
+            problem = Problem(f"tool {number} of the chat: {what}", help=_EACH_A_TOOL)
+            raise InputError(problem) from None
+    return found
+
+
+_EACH_A_TOOL = (
+    'a tool is a table with its JSON Schema: `{"type": "function", "function": {"name": ...}}`'
+)
 
 
 def _place_images(messages: list[dict[str, Any]], n_images: int) -> None:
     """Make every content a list of parts, in place, with the places of images before the first text
     of the user if no message has any."""
     for message in messages:
-        if isinstance(message["content"], str):
+        if isinstance(message.get("content"), str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-    parts = (part for message in messages for part in message["content"])
+    parts = (part for message in messages for part in message.get("content", ()))
     if any(part.get("type") == "image" for part in parts):
         return
     first = next((one for one in messages if one["role"] == "user"), messages[0])
-    first["content"] = [{"type": "image"}] * n_images + first["content"]
+    first["content"] = [{"type": "image"}] * n_images + first.get("content", [])
 
 
 class _Named(BaseModel):
@@ -158,22 +248,19 @@ class _Stated(BaseModel):
     chat_template: str | list[_Named] | None = None
 
 
-def _find_source(folder: Path) -> tuple[Path, str]:
-    """Return the file that contains the chat template, and the template."""
+def _find_sources(folder: Path) -> dict[str, _Source]:
+    """Return the chat template, and that for chats with tools if there is one, by their names."""
     path = folder / CHAT_TEMPLATE
     if os.path.lexists(path):
-        try:
-            check_ends(path)
-            return path, path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
+        paths = {_DEFAULT: path, _TOOLS: folder / TOOLS_TEMPLATE}
+        return {name: _read_source(one) for name, one in paths.items() if os.path.lexists(one)}
     path = folder / OLDER_CHAT_TEMPLATE
     if os.path.lexists(path):
         file = read_json(path)
         stated = file.data.get("chat_template")
         if not isinstance(stated, str):
             raise WeightsError(Problem("`chat_template` must be a string", file.place()))
-        return path, stated
+        return {_DEFAULT: _Source(path, stated)}
     path = folder / TOKENIZER_CONFIG
     try:
         found = _Stated.model_validate(read_json_if_there(path)).chat_template
@@ -181,13 +268,22 @@ def _find_source(folder: Path) -> tuple[Path, str]:
         details = error.errors(include_url=False)[0]
         message = f"this cannot be read for the chat template: {details['msg']}"
         raise WeightsError(Problem(message, Place(str(path)))) from None
-    if isinstance(found, list):
-        found = next((named.template for named in found if named.name == "default"), None)
-    if found is None:
+    named = [_Named(name=_DEFAULT, template=found)] if isinstance(found, str) else found or []
+    sources = {one.name: _Source(path, one.template) for one in named}
+    if _DEFAULT not in sources:
         message = f"the model has no chat template: its folder {quoted(folder)} has no "
         message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
         raise InputError(Problem(message, help="a text without a chat is continued as it is"))
-    return path, found
+    return sources
+
+
+def _read_source(path: Path) -> _Source:
+    """Raises WeightsError if the file cannot be read."""
+    try:
+        check_ends(path)
+        return _Source(path, path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
 
 
 class _Generation(jinja2.ext.Extension):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from zoo.purpose import InsertedImages
-    from zoo.running.chat import Chat
+    from zoo.running.chat import Chat, Tools
     from zoo.running.image_reader import ImageFile
 
 _CLASS = "processor_class"
@@ -82,9 +82,11 @@ class ImagesInText:
         self.folder, self.config, self.how, self.text = folder, config, how, text
         self.reader = ImageReader(folder, config, spec, how.shape, how.any_size)
 
-    def row(self, text: str | Chat, images: Sequence[ImageFile]) -> Input:
-        """The ids of a text or of a chat, with as many tokens for each image as it has states, and
-        the pixels of the images.
+    def row(
+        self, text: str | Chat, images: Sequence[ImageFile], tools: Tools | None = None
+    ) -> Input:
+        """The ids of a text or of a chat in which `tools` may be called, with as many tokens for
+        each image as it has states, and the pixels of the images.
 
         Raises:
             InputError: it has places for another number of images; or as `Text.encode` and
@@ -94,7 +96,9 @@ class ImagesInText:
         """
         special = isinstance(text, str)  # a chat template writes the special tokens itself
         written = (
-            text if isinstance(text, str) else self.text.write_chat(text, n_images=len(images))
+            text
+            if isinstance(text, str)
+            else self.text.write_chat(text, tools=tools, n_images=len(images))
         )
         if self.text.writes_ids:
             parts, ids = self._read(images), self.text.encode(written)

@@ -34,7 +34,7 @@ from zoo.running.tokenizer_file import (
 if TYPE_CHECKING:
     import torch
 
-    from zoo.running.chat import Chat, ChatTemplate
+    from zoo.running.chat import Chat, ChatTemplate, Tools
 
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
@@ -67,7 +67,9 @@ class Text(Protocol):
 
     def words(self, text: str) -> tuple[Word, ...]: ...
 
-    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str: ...
+    def write_chat(
+        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+    ) -> str: ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
 
@@ -155,7 +157,9 @@ class Numbers:
         """None: without a tokenizer, only ids are known."""
         return ()
 
-    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str:
+    def write_chat(
+        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+    ) -> str:
         """Raise InputError: messages are not ids."""
         raise self._no_text()
 
@@ -288,16 +292,19 @@ class Tokenized:
                 found[word] = first._replace(end=end)
         return tuple(found.values())
 
-    def write_chat(self, chat: Chat, *, n_images: int | None = None) -> str:
-        """The prompt that the answer to a chat continues. The chat template writes the special
-        tokens, so the tokenizer is to add none; of a model that takes images in its texts, it also
-        writes where they stand, `n_images` of them (`ChatTemplate.render`).
+    def write_chat(
+        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+    ) -> str:
+        """The prompt that the answer to a chat continues, in which `tools` may be called. The chat
+        template writes the special tokens, so the tokenizer is to add none; of a model that takes
+        images in its texts, it also writes where they stand, `n_images` of them
+        (`ChatTemplate.render`).
 
         Raises:
             InputError: the model has no chat template, or the template does not accept the chat.
             WeightsError: the chat template is damaged.
         """
-        return self._chat_template.render(chat, n_images=n_images)
+        return self._chat_template.render(chat, tools=tools, n_images=n_images)
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:

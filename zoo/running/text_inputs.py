@@ -69,6 +69,9 @@ class TextInputs:
 
     def _encoded(self, prompt: Prompt, images: Sequence[ImageFile]) -> Input:
         """What the tokenizer makes of it. Raises InputError if the model does not take its kind."""
+        tools = self.asked.tools
+        if tools is not None and (isinstance(prompt, str) or _is_pair(prompt)):
+            raise InputError("tools are called in chats, and this is a text")
         if _is_pair(prompt):
             return self._pair(prompt)
         if self.spec.model.task == "answer":
@@ -79,11 +82,11 @@ class TextInputs:
                 )
             )
         if self.images is not None and isinstance(prompt, str | list | tuple):
-            return self.images.row(cast("str | Chat", prompt), images)
+            return self.images.row(cast("str | Chat", prompt), images, tools)
         if not isinstance(prompt, list | tuple):
             return self._one_text(cast("str", prompt))
         if self.spec.model.task == "generate":
-            return Input(self.text.encode(self.text.write_chat(prompt), special=False))
+            return Input(self.text.encode(self.text.write_chat(prompt, tools=tools), special=False))
         raise InputError(f"{self.spec.name} takes texts, not chats")
 
     def _pair(self, pair: tuple[str, str]) -> Input:

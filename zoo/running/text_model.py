@@ -33,7 +33,7 @@ from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
-    from zoo.running.chat import Prompt
+    from zoo.running.chat import Prompt, Tools
     from zoo.running.image_reader import ImageFile
 
 
@@ -121,6 +121,7 @@ class TextModel:
         places: Sequence[Place] | None = None,
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
+        tools: Tools | None = None,
     ) -> list[dict[str, Any]]:
         """Run the model's task: translate, continue, embed, fill masked tokens, classify, or find
         answers.
@@ -152,6 +153,7 @@ class TextModel:
             draft: what guesses tokens, of which the model checks several in one pass: `draft(...)`
                 of a smaller model, or `zoo.Lookup()`. Texts are generated one by one.
             cuda_graph: whether the steps of generation are recorded, as in `zoo.generate`.
+            tools: for chats, the tools that the model may call, each as a JSON Schema.
 
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
@@ -176,6 +178,7 @@ class TextModel:
             images=images,
             mask_id=mask_id,
             top=top,
+            tools=tools,
         )
         return self.answers(texts, asked, places)
 
@@ -214,6 +217,7 @@ class TextModel:
         images: Sequence[ImageFile] = (),
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
+        tools: Tools | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
         The arguments are those of `run`, `images` those of this text. If the model's folder asks
@@ -231,6 +235,7 @@ class TextModel:
             draft=draft,
             cuda_graph=cuda_graph,
             images=[images] if images else (),
+            tools=tools,
         )
         return self.pieces(text, asked)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import InputError, Problem, TrainingError
-from zoo.running.chat import ChatTemplate, read_messages
+from zoo.json_files import strict_json
+from zoo.running.chat import ChatTemplate, Tools, read_messages, read_tools
 from zoo.training.tokens import Tokens
 from zoo.wording import quoted
 
@@ -44,7 +45,7 @@ class Chats:
         """Those of the model in a folder. Raises InputError and WeightsError as `ChatTemplate`."""
         return cls(ChatTemplate(folder, lambda: _NOW), tokens)
 
-    def turns(self, chat: object, name: str) -> list[Turns]:
+    def turns(self, chat: object, name: str, tools: object = None) -> list[Turns]:
         """The texts of a chat, in which each answer follows what `zoo run` gives the model for it.
         As a rule it is one text; an answer begins a new one if the template has written what comes
         before it in another way for the answers of the assistant before, as templates do that drop
@@ -53,11 +54,12 @@ class Chats:
         Args:
             chat: the messages.
             name: the name of the field that they are from.
+            tools: the tools that may be called in it: a list, or the JSON of one.
 
         Raises:
-            TrainingError: they are no messages, or the template does not accept them; none is an
-                answer; or the template does not write an answer behind what the model is given, or
-                without its end.
+            TrainingError: they are no messages or no tools, or the template does not accept them;
+                none is an answer; or the template does not write an answer behind what the model is
+                given, or without its end.
         """
         if not isinstance(chat, list | tuple) or not all(isinstance(one, Mapping) for one in chat):
             hint = 'such as `[{"role": "user", "content": "Hello!"}, ...]`'
@@ -71,19 +73,21 @@ class Chats:
                 for number, message in enumerate(messages)
                 if number and message["role"] == "assistant"
             ]
-            return self._turns(messages, answers)
+            return self._turns(messages, answers, read_tools(_parsed(tools)))
         except InputError as error:
             raise TrainingError(error.problems) from None
 
-    def _turns(self, messages: list[dict[str, Any]], answers: list[int]) -> list[Turns]:
+    def _turns(
+        self, messages: list[dict[str, Any]], answers: list[int], tools: Tools | None
+    ) -> list[Turns]:
         if not answers:
             hint = 'its answers are the messages of the role "assistant"'
             raise TrainingError(Problem("the chat has no answer that could be learned", help=hint))
         found: list[Turns] = []
         text = ""  # what the last one of them has so far
         for number in answers:
-            prompt = self.template.render(messages[:number])
-            answer = self._answer(messages[: number + 1], prompt)
+            prompt = self.template.render(messages[:number], tools=tools)
+            answer = self._answer(messages[: number + 1], prompt, tools)
             if found and prompt.startswith(text):
                 last = found[-1]
                 prompts = (*last.prompts, prompt.removeprefix(text))
@@ -94,10 +98,10 @@ class Chats:
             text = prompt + answer
         return found
 
-    def _answer(self, messages: list[dict[str, Any]], prompt: str) -> str:
+    def _answer(self, messages: list[dict[str, Any]], prompt: str, tools: Tools | None) -> str:
         """The last message with its end, as the template writes it behind a prompt."""
-        text = self.template.render(messages, answered=True)
-        where = f"the chat template in {quoted(self.template.path)}"
+        text = self.template.render(messages, tools=tools, answered=True)
+        where = f"the chat template in {quoted(self.template.path(tools))}"
         if not text.startswith(prompt):
             message = f"{where} does not write message {len(messages)} behind the prompt for it"
             hint = f"the prompt ends with {quoted(prompt[-40:])}: an answer has to go on from there"
@@ -108,3 +112,15 @@ class Chats:
             hint = "state in `[tokenizer]` which special token ends an answer, as `eos`"
             raise TrainingError(Problem(message, help=hint))
         return answer + end
+
+
+def _parsed(tools: object) -> object:
+    """Tools that are given as JSON. Data sets keep them so, as the schemas of two tools seldom have
+    the same fields; a blank text is none."""
+    if not isinstance(tools, str):
+        return tools
+    try:
+        return strict_json(tools) if tools.strip() else None
+    except (ValueError, RecursionError) as error:
+        message = f"the tools of the chat are a text, and no JSON: {error}"
+        raise InputError(message) from None

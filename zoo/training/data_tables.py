@@ -138,6 +138,8 @@ class Rows(Parts):
             if others:
                 what = f"a chat is a whole example, beside which there is no `{others[0]}`"
                 raise contradiction(what, others[0])
+        elif stated["tools"] is not None:
+            raise contradiction("tools are called in chats, and no `messages` are named", "tools")
         elif target is None:
             what = "no field is named: `messages` of chats, `source` and `target` of pairs"
             raise contradiction(f"{what}, or `target` of text")
@@ -168,6 +170,9 @@ class Datasets(Rows):
     list of labels, those of the text or one of each word."""
     messages: str | None = None
     """The field of a chat: a list of messages, each with its `role` and `content`."""
+    tools: str | None = None
+    """The field of the tools that may be called in a chat: a list of JSON Schemas, or its JSON as
+    text. If it is not stated, `tools` in those rows that have it."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -193,6 +198,9 @@ class Jsonl(Rows):
     list of labels, those of the text or one of each word."""
     messages: str | None = None
     """The field of a chat: a list of messages, each with its `role` and `content`."""
+    tools: str | None = None
+    """The field of the tools that may be called in a chat: a list of JSON Schemas, or its JSON as
+    text. If it is not stated, `tools` in those rows that have it."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a file."""

@@ -112,7 +112,11 @@ def sides_of_row(
     if data.target is None:
         assert chats is not None  # for the chats that there are then
         name = str(data.messages)
-        found = chats.turns(_found(row, name), name)
+        tools = data.tools or ("tools" if "tools" in row else None)
+        chat, callable_ = _found(row, name), None if tools is None else _found(row, tools)
+        if isinstance(data, Datasets):
+            chat, callable_ = _without_nulls(chat), _without_nulls(callable_)
+        found = chats.turns(chat, name, callable_)
         for one in found:
             _check_whole("".join((*one.prompts, *one.answers)), name)
         return [RowSides(one.prompts, one.answers, opening=one.opening) for one in found]
@@ -122,3 +126,11 @@ def sides_of_row(
     first, second = two_of(data.source)
     other = None if second is None else field(row, second)
     return [RowSides(field(row, first), wanted, other)]
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the keys in it that are null. Arrow gives all tables of a column the same
+    keys, so that a call of one tool would have the arguments of all others."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list | tuple) else value

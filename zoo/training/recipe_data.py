@@ -3,11 +3,12 @@ torch."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import InputError, TrainingError, placed, placing
+from zoo.errors import InputError, Problem, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
 from zoo.training.data import read_data, read_part
 from zoo.training.data_tables import messages_of
@@ -85,9 +86,15 @@ def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
-    """Raise `TrainingError` if the tokenizer of a model that reads whole texts cannot join the
-    pairs of the data, or if its special tokens leave no room for others."""
+    """Raise `TrainingError` if nothing is known that text begins with; or if the tokenizer of a
+    model that reads whole texts cannot join the pairs of the data, or if its special tokens leave
+    no room for others."""
     if not isinstance(tokens, ReaderTokens):
+        if tokens.bos is None and splits.train[0].source is None:
+            message = "no file beside the model says with which token a text begins"
+            token = json.dumps(tokens.end, ensure_ascii=False)
+            hint = f"state one in `[tokenizer]`, as `bos = {token}`"
+            raise TrainingError(Problem(message, recipe.document.place(("tokenizer",)), hint))
         return
     with placing(recipe.document.place(("tokenizer",))):
         if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):

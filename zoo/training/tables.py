@@ -117,7 +117,7 @@ class OfModel(Table):
     """The tokenizers beside the saved model that training starts from, with the special tokens that
     its `generation_config.json`, or else its published `config.json`, states. Several may be the
     same token, as in T5, Marian and GPT-2. If neither states them, they are `<s>` and `</s>`, and
-    padding, which no token sees, is `</s>` too."""
+    padding, which no token sees, is `</s>` too. Answers and chats need no `bos`."""
 
     pad: str | None = None
     """Fills short sequences, if not the token that the model was published with."""

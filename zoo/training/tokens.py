@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
 from zoo.files.atomic import write_text
@@ -34,15 +34,16 @@ PAD = 0
 @dataclass(frozen=True)
 class Tokens:
     """The tokenizers of a model, the same one for both sides if it has one vocabulary, and the
-    special ids, some of which may be equal: where padding is, is known from lengths alone. `first`
-    is the id that each target has after `bos`, if there is one. `of_decoder` says whether they are
+    special ids, some of which may be equal: where padding is, is known from lengths alone. `bos` is
+    None if nothing begins a text. `first` is the id that each target has after `bos`, if there is
+    one. `of_decoder` says whether they are
     of a decoder, for which a prompt and its answer are one text."""
 
     source: Any
     target: Any
     source_pad: int
     pad: int
-    bos: int
+    bos: int | None
     eos: int
     first: int | None = None
     of_decoder: bool = False
@@ -50,7 +51,7 @@ class Tokens:
     @property
     def begin(self) -> list[int]:
         """The ids that each target, or text, begins with."""
-        return [self.bos] if self.first is None else [self.bos, self.first]
+        return [id_ for id_ in (self.bos, self.first) if id_ is not None]
 
     def encode_sources(self, texts: Sequence[str]) -> list[array[int]]:
         """The ids of sources, with the special tokens that their tokenizer adds."""
@@ -78,12 +79,9 @@ class Tokens:
     @property
     def ids(self) -> dict[str, int]:
         """The special ids, under the names of the settings of generation."""
-        return {
-            "bos_token_id": self.bos,
-            "decoder_start_token_id": self.bos,
-            "eos_token_id": self.eos,
-            "pad_token_id": self.pad,
-        }
+        begins = ("bos_token_id", "decoder_start_token_id")
+        begin = {} if self.bos is None else dict.fromkeys(begins, self.bos)
+        return {**begin, "eos_token_id": self.eos, "pad_token_id": self.pad}
 
     def save(self, folder: Path) -> None:
         """Write the tokenizers and the special ids. Raises `ZooError` as `write_text`."""
@@ -139,30 +137,41 @@ def read_token_files(
     return replace(found, first=published.first) if isinstance(found, Tokens) else found
 
 
-def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Published) -> Specials:
+class _Found(NamedTuple):
+    """Special tokens, of which the first of a text may be missing."""
+
+    pad: str
+    bos: str | None
+    eos: str
+
+
+def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Published) -> _Found:
     """The special tokens that a recipe states, or else those that the model was published with, or
     else the usual ones. As no token sees padding, any token can stand for it: of a model that reads
-    whole texts, the one of the lowest id."""
+    whole texts, the one of the lowest id. A decoder need not have a token that texts begin with:
+    answers follow what its tokenizer makes of their prompts."""
     usual = Specials()
     pad_id = published.pad if model.pad_id is None else model.pad_id
     pad = table.pad or (None if pad_id is None else token_of(tokenizer, pad_id))
     if isinstance(model, Reader):
-        return Specials(pad=pad or token_of(tokenizer, PAD) or usual.pad)
+        return _Found(pad or token_of(tokenizer, PAD) or usual.pad, usual.bos, usual.eos)
     ends = [end for id_ in published.ends if (end := token_of(tokenizer, id_))]
     if table.eos is None and len(ends) > 1:
         raise TrainingError(
             Problem(
                 f"texts of the model end with any of {', '.join(map(quoted, ends))}",
                 help="state in `[tokenizer]` with which one the examples end, as "
-                f"`eos = {quoted(ends[0])}`",
+                f"`eos = {json.dumps(ends[0], ensure_ascii=False)}`",
             )
         )
     eos = table.eos or next(iter(ends), None) or usual.eos
     begin = None if published.bos is None else token_of(tokenizer, published.bos)
-    return Specials(pad=pad or eos, bos=table.bos or begin or usual.bos, eos=eos)
+    bos = table.bos or begin or usual.bos
+    is_there = table.bos or model.has_source or tokenizer.token_to_id(bos) is not None
+    return _Found(pad or eos, bos if is_there else None, eos)
 
 
-def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> AnyTokens:
+def with_specials(source: Any, target: Any, table: Specials | _Found, model: Sides) -> AnyTokens:
     """The tokenizers with their special ids, checked against the model.
 
     Raises:
@@ -181,7 +190,8 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
         return found or 0
 
     source_pad, pad = id_of(source, table.pad), id_of(target, table.pad)
-    bos, eos = id_of(target, table.bos), id_of(target, table.eos)
+    bos = None if table.bos is None else id_of(target, table.bos)
+    eos = id_of(target, table.eos)
     if not problems:
         if model.source_vocab is not None:
             problems += _disagreements(
@@ -204,7 +214,7 @@ def _hidden(token: str, id_: int) -> Problem:
     )
 
 
-def _reading(tokenizer: Any, other: Any, table: Specials, model: Reader) -> ReaderTokens:
+def _reading(tokenizer: Any, other: Any, table: Specials | _Found, model: Reader) -> ReaderTokens:
     """The tokenizer of a model that reads whole texts. Raises as `with_specials`."""
     if other is not tokenizer:
         message = "a second tokenizer is for targets, and this model has none"
