@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from breadth import one_then_slow
+from breadth import one_then_slow, slow
 from torch import nn
 
 import zoo
@@ -59,7 +59,9 @@ class Graphs:
             layer.compile(backend=self, fullgraph=True)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "name", [slow(name) if name in ("buckets", "window", "shared_keys") else name for name in SPECS]
+)
 @pytest.mark.parametrize("rows", one_then_slow([len(PROMPTS), None, 1]))
 def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.LARGE", 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from breadth import slow
 from toy_encoders import LABELLED, RECIPE_OF_CLASSES, VOCAB, words, write_encoder
 from transformers import (
     AutoModelForSequenceClassification,
@@ -102,10 +103,10 @@ def trained(folder: Path, base: str, head: str, **changes: Any) -> None:
     ("base", "head"),
     [
         ("bert", "one label"),
-        ("bert", "a number"),
+        slow(pytest.param("bert", "a number")),
         ("bert", "words"),
-        ("bert without a head", "one label"),
-        ("roberta", "one label"),
+        slow(pytest.param("bert without a head", "one label")),
+        slow(pytest.param("roberta", "one label")),
         ("distilbert", "one label"),
     ],
 )

@@ -16,6 +16,8 @@ from zoo_components.modules.heads import PerHeadNorm
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
 NORMS = ("layer_norm", "scale_norm", "std_norm")
 """Beside the one of them that `make test` takes."""
+STATES = ("gated_delta", "mamba", "lightning", "rg_lru", "parallel_hybrid")
+"""Beside the attention with a state that `make test` takes."""
 LONG = 140
 """More tokens than two chunks of an attention with a state."""
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,7 +61,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[slow(kind) if kind.startswith(NORMS) else kind for kind in KINDS])
+@pytest.fixture(params=[slow(kind) if kind.startswith(NORMS + STATES) else kind for kind in KINDS])
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Transformer:
     """Return a model whose linear maps are all computed by oneDNN, as in models of real sizes."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)

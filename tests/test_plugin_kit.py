@@ -241,7 +241,10 @@ def shipped() -> list[Report]:
     return check_plugins(every_plugin(registry), registry)
 
 
-@pytest.mark.parametrize("slot", SLOTS)
+@pytest.mark.parametrize(
+    "slot",
+    [slot if slot in ("attention", "ffn", "builder") else slow(slot) for slot in SLOTS],
+)
 def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path) -> None:
     registry = project(tmp_path)
     new_plugin(slot, "mine", registry)
@@ -350,6 +353,7 @@ def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None
     check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
 
 
+@pytest.mark.slow
 def test_an_attention_that_leaves_tokens_out_keeps_all_promises(tmp_path: Path) -> None:
     """The first token, among others, is no key, and one that is turned does not show."""
     left_out = """\
@@ -368,6 +372,7 @@ def test_a_default_of_dropout_hides_nothing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
     registry = project(tmp_path)
     break_template(registry, "cut", Broken("ffn", CUT, (), ""))
@@ -376,6 +381,7 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
     assert report.checks[-1].name == "cuts"
 
 
+@pytest.mark.slow
 def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path: Path) -> None:
     """It adds the mean of all tokens except padding."""
     added = 'x = self.added("ffn", x, fed)'
@@ -415,6 +421,7 @@ def test_a_formula_of_a_shipped_component_may_be_changed(tmp_path: Path) -> None
     torch.testing.assert_close(norm.double()(x), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None:
     """As docs/plugins.md says it, with its lines."""
     page = (ROOT / "docs/plugins.md").read_text()
@@ -475,6 +482,7 @@ def test_a_norm_may_have_a_width_that_follows_from_others(tmp_path: Path) -> Non
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["rotation", "bias"])
 def test_an_attention_that_refuses_what_positions_give_says_so(option: str, tmp_path: Path) -> None:
     refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
@@ -497,6 +505,7 @@ def test_an_attention_that_refuses_what_positions_give_says_so(option: str, tmp_
     check_changed(tmp_path, "attention", change)
 
 
+@pytest.mark.slow
 def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path) -> None:
     """As a recurrence does, which has no weights for pairs."""
     refusal = (
@@ -505,6 +514,7 @@ def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path
     check_changed(tmp_path, "attention", {MIXED: f"{refusal}\n            {MIXED}"})
 
 
+@pytest.mark.slow
 def test_an_attention_may_be_even_in_its_input(tmp_path: Path) -> None:
     """As where keys and values are products of two maps (Zhang et al. 2025, arXiv:2501.06425)."""
     maps = "k, v = self.heads(self.k_proj(source)), self.heads(self.v_proj(source))"
@@ -512,11 +522,13 @@ def test_an_attention_may_be_even_in_its_input(tmp_path: Path) -> None:
     check_changed(tmp_path, "attention", {maps: products})
 
 
+@pytest.mark.slow
 def test_an_attention_may_have_a_table_that_ends(tmp_path: Path) -> None:
     table = "x.new_zeros(16)[torch.arange(k.shape[-2], device=x.device)]"
     check_changed(tmp_path, "attention", {MIXED: MIXED.replace("= ", f"= {table} + ")})
 
 
+@pytest.mark.slow
 def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
     gate = {
         UP: f'"gate": vector(1),\n                {UP}',
@@ -571,6 +583,7 @@ class Experts(FeedForward):
 '''
 
 
+@pytest.mark.slow
 def test_more_experts_than_tokens_are_told_in_a_few_words(tmp_path: Path) -> None:
     registry = project(tmp_path, 'format = 1\n[ffn]\nexperts = "mine.py:Experts"\n')
     (tmp_path / "mine.py").write_text(EXPERTS)
@@ -581,6 +594,7 @@ def test_more_experts_than_tokens_are_told_in_a_few_words(tmp_path: Path) -> Non
     check_plugin("ffn", "experts", values={"n_experts": 4}, registry=registry)
 
 
+@pytest.mark.slow
 def test_an_output_may_change_in_steps(tmp_path: Path) -> None:
     """As after a sign, whose gradient is that of its input: a small enough change of the input
     changes no output, without any rounding."""
@@ -590,6 +604,7 @@ def test_an_output_may_change_in_steps(tmp_path: Path) -> None:
     check_changed(tmp_path, "ffn", {RETURN: straight})
 
 
+@pytest.mark.slow
 def test_what_only_the_training_loss_needs_gets_a_gradient(tmp_path: Path) -> None:
     check_changed(tmp_path, "ffn", EXTRA)
     (tmp_path / "other").mkdir()
@@ -617,11 +632,13 @@ def test_a_builder_passes_on_what_its_positions_say(
         declared(spec, registry)
 
 
+@pytest.mark.slow
 def test_constants_may_be_rounded() -> None:
     registry = read_layers([shipped_registry()])
     check_plugin("position", "alibi", values={"rounding": "bfloat16"}, registry=registry)
 
 
+@pytest.mark.slow
 def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path) -> None:
     registry = project(tmp_path, 'format = 1\n[norm]\nstatistics = "statistics.py:Statistics"\n')
     (tmp_path / "statistics.py").write_text(STATISTICS)
@@ -677,6 +694,7 @@ TWO = "query, document, *, source_mask=None, target_mask=None, return_attention=
 """The masks of inputs that they are not named after."""
 
 
+@pytest.mark.slow
 def test_a_mask_that_a_reading_states_is_tested(tmp_path: Path) -> None:
     """Whatever the name of the input is."""
     signature = "ids, *, source_mask=None, return_attention=False"
@@ -687,6 +705,7 @@ def test_a_mask_that_a_reading_states_is_tested(tmp_path: Path) -> None:
     assert found["masks"].startswith(told)
 
 
+@pytest.mark.slow
 def test_the_mask_of_each_input_is_tested(tmp_path: Path) -> None:
     unmasked = "self.mean(document, target_mask, return_attention)"
     found = reasons_of(called(tmp_path, TWO, unmasked, more=BOTH_STATED))
@@ -705,6 +724,7 @@ def test_a_target_has_the_mask_of_targets() -> None:
     assert [read.mask for read in spec.model.called_with] == ["source_mask", "target_mask"]
 
 
+@pytest.mark.slow
 def test_a_mask_that_nothing_ties_to_an_input_is_told(tmp_path: Path) -> None:
     unmasked = "self.mean(query, None, return_attention)"
     found = reasons_of(called(tmp_path, TWO, unmasked))
@@ -713,6 +733,7 @@ def test_a_mask_that_nothing_ties_to_an_input_is_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signature",
     [
@@ -824,6 +845,7 @@ def test_check_plugin_takes_values(tmp_path: Path) -> None:
         check_plugin("ffn", "mlp", values={"d_f": 8}, registry=project(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -842,6 +864,7 @@ def test_check_plugin_of_an_unknown_kind(tmp_path: Path) -> None:
         check_plugin("ffn", "mpl", registry=project(tmp_path))
 
 
+@pytest.mark.slow
 def test_an_example_of_the_description_is_used(tmp_path: Path) -> None:
     registry = project(tmp_path)
     broken = BROKEN["bad_guess"]
@@ -907,6 +930,7 @@ def test_a_wrong_input_width_is_told(tmp_path: Path) -> None:
         check_plugin("embedding", "wide", registry=wide(tmp_path, "20"))
 
 
+@pytest.mark.slow
 def test_an_embedding_of_ids_needs_no_table(tmp_path: Path) -> None:
     registry = project(tmp_path)
     one_hot = "nn.functional.one_hot(ids, 11).to(self.tokens.weight.dtype)"

@@ -21,6 +21,7 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
+from breadth import slow
 from fsspec.registry import (  # type: ignore[import-untyped]
     _registry as file_systems,
 )
@@ -801,7 +802,8 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
 
 
 @pytest.mark.parametrize(
-    "address", ["there", "there[/b]", "file://{here}/there", "memory://bucket/there"]
+    "address",
+    [slow("there"), "there[/b]", slow("file://{here}/there"), "memory://bucket/there"],
 )
 def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
     write_files(project / "model", bundle())

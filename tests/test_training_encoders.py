@@ -277,6 +277,7 @@ def test_parts_and_processes_make_the_same_update(
         assert mine == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_that_the_loss_does_not_reach_in_two_processes(
     train: Train, tmp_path: Path
 ) -> None:

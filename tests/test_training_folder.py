@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from breadth import one_then_slow
 from toy_training import MODEL, RECIPE, command, write_toy
 from trials import without_privileges
 
@@ -55,7 +56,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
-@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("resume", one_then_slow([False, True]))
 def test_no_other_run_gets_into_the_folder(project: Path, resume: bool) -> None:
     """Not from another process, and not from this one."""
     path = write_toy(project, SHORT)

@@ -74,6 +74,7 @@ def test_losses_and_weights_are_the_same(kept: Kept, model: str) -> None:
     assert kept(AGAIN, model) == kept(RECIPE, model)
 
 
+@pytest.mark.slow
 def test_they_are_the_same_in_bfloat16_and_in_parts(kept: Kept) -> None:
     mixed = 'average = 2\nprecision = "bfloat16"\naccumulate = 2'
     model = MODELS["experts"]
