@@ -20,7 +20,9 @@ from zoo.running.text import read_text
 from zoo.training.batches import IGNORED, Row
 from zoo.training.encoding import encode_parts
 from zoo.training.recipe import read_recipe
-from zoo.training.start import find_chats, find_data, find_start, make_tokens
+from zoo.training.recipe_data import find_chats, find_data
+from zoo.training.recipe_tokens import make_tokens
+from zoo.training.start import find_start
 from zoo.training.tokens import Tokens
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot|>", "[INST]", "[/INST]", "[CALLS]"]
