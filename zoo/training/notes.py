@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +10,7 @@ from itertools import chain
 from zoo.training.batches import Parts
 from zoo.training.data_tables import messages_of
 from zoo.training.objective import Objective
-from zoo.training.sides import Reader, n_outputs
+from zoo.training.sides import n_outputs
 from zoo.training.split import Example, Splits
 from zoo.training.start import Start
 from zoo.wording import quoted
@@ -62,18 +60,10 @@ class Notes:
         return [match[0] for text in texts if (match := pattern.search(text))]
 
     def learned_nothing(self, loss: float) -> str | None:
-        """A note, if the last loss is no less than that of a model that scores all tokens or
-        classes equally, whatever the label smoothing."""
-        sides = self.start.sides
-        predicts = sides.predicts if isinstance(sides, Reader) else "tokens"
-        number = n_outputs(sides)
-        what = "tokens" if predicts in ("tokens", "masked_tokens") else "classes"
-        equal, known_by = math.log(number), f"if all {number:,} {what} were equally likely"
-        if predicts == "classes":
-            equal, known_by = math.log(2), "if each class were as likely as not"
-        elif predicts == "number":
-            targets = [float(example.target_text) for example in self.splits.train]
-            equal, known_by = statistics.pvariance(targets), "with the mean of all targets"
+        """A note, if the last loss is no less than that of a model that has learned nothing,
+        whatever the label smoothing."""
+        n_scored = n_outputs(self.start.sides)
+        equal, known_by = self.objective.untrained_loss(n_scored, self.splits.train)
         if loss < 0.99 * equal or not equal:
             return None
         return (

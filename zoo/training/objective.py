@@ -52,6 +52,10 @@ class Objective(Protocol):
         """What is measured on held-out rows, by its names in the log, from the mean loss and the
         share of labels that have the highest score."""
 
+    def untrained_loss(self, n_outputs: int, examples: Sequence[Example]) -> tuple[float, str]:
+        """The loss of a model that scores so many tokens or classes and has learned nothing of
+        these examples; and when it is that, in words."""
+
     def notes(self, splits: Splits, rows: Parts) -> Iterator[str]:
         """Notes on what a reader of the recipe may not expect of the data as ids."""
 

@@ -4,6 +4,7 @@ words, or numbers."""
 from __future__ import annotations
 
 import math
+import statistics
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -158,6 +159,17 @@ class ReaderObjective:
         if self.tokens.reader.predicts == "number":
             return {"loss": loss, "rmse": math.sqrt(loss)}
         return {"loss": loss, "accuracy": hits}
+
+    def untrained_loss(self, n_outputs: int, examples: Sequence[Example]) -> tuple[float, str]:
+        match self.tokens.reader.predicts:
+            case "classes":
+                return math.log(2), "if each class were as likely as not"
+            case "number":
+                targets = [float(example.target_text) for example in examples]
+                return statistics.pvariance(targets), "with the mean of all targets"
+            case predicts:
+                what = "tokens" if predicts == "masked_tokens" else "classes"
+                return math.log(n_outputs), f"if all {n_outputs:,} {what} were equally likely"
 
     def notes(self, splits: Splits, rows: Parts) -> Iterator[str]:
         """Notes on what is truncated."""

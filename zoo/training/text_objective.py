@@ -3,6 +3,7 @@ if there is one."""
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -126,6 +127,9 @@ class TextObjective:
 
     def measures(self, loss: float, hits: float) -> dict[str, float]:
         return {"loss": loss}
+
+    def untrained_loss(self, n_outputs: int, examples: Sequence[Example]) -> tuple[float, str]:
+        return math.log(n_outputs), f"if all {n_outputs:,} tokens were equally likely"
 
     def notes(self, splits: Splits, rows: Parts) -> Iterator[str]:
         """Notes on prompts and answers, on chats, and on what is left out."""
