@@ -24,16 +24,17 @@ import zoo
 from zoo.registry import load_registry
 from zoo.running.text import read_text
 from zoo.running.tokenizer_file import read_tokenizer
-from zoo.training.batches import IGNORED, Row, n_tokens
+from zoo.training.batches import IGNORED, Parts, Row, n_tokens
 from zoo.training.changes import identity
 from zoo.training.checking import check_recipe
-from zoo.training.encoding import Parts, encode_answers, encode_parts
-from zoo.training.objective import collate, summed_loss
+from zoo.training.loss import summed_loss
+from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_chats, find_data
 from zoo.training.recipe_tokens import make_tokens
 from zoo.training.split import Example, Splits
 from zoo.training.start import find_start
+from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<|user|>", "<|bot|>", "<|end|>"]
@@ -142,7 +143,8 @@ def read(recipe: str = RECIPE) -> tuple[Splits, Tokens, Parts]:
     splits = find_data(start.recipe, Path(), start.sides, find_chats(start))
     tokens = make_tokens(start, splits.train)
     assert isinstance(tokens, Tokens)
-    return splits, tokens, encode_parts(splits, tokens, start.recipe)
+    objective = objective_of(start.recipe, tokens, ())
+    return splits, tokens, encode_parts(splits, objective, start.recipe)
 
 
 def learned(row: Row) -> str:
@@ -188,7 +190,7 @@ def test_the_loss_is_that_of_the_answers(mine: Path) -> None:
     write_pairs(*PAIRS)
     _, tokens, rows = read()
     model = zoo.load(mine, dtype="float64")
-    batch = collate(rows.train, tokens, torch.device("cpu"))
+    batch = TextObjective(tokens, 99).collate(rows.train, torch.device("cpu"))
     lengths = [len(prompt) + len(answer) + 1 for prompt, answer in PAIRS]
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     assert torch.equal(batch.target_mask, mask)  # type: ignore[union-attr, arg-type]
@@ -206,7 +208,7 @@ def test_tokens_of_the_answer_are_those_that_reach_into_it(prompt: str, answer: 
     """By a byte-level encoding, which may join the end of the prompt and the answer."""
     made: Any = _bytes()
     tokens = Tokens(made, made, 0, 0, 1, 2, of_decoder=True)
-    (row,) = encode_answers([Example(prompt, answer)], tokens)
+    (row,) = TextObjective(tokens, 99).answers([Example(prompt, answer)])
     ids = made.encode(prompt + answer).ids
     assert list(row.target) == [*ids, 2]
     n_given = list(row.labels or ()).count(IGNORED)

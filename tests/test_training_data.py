@@ -24,13 +24,14 @@ from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, n_tokens, part
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
-from zoo.training.encoding import encode, encode_parts
+from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_data
 from zoo.training.recipe_tokens import check_fit, learn_tokens
 from zoo.training.sides import Reader
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Bpe, TokenizerFiles
+from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
@@ -477,7 +478,7 @@ def test_ids_that_a_tokenizer_leaves_out_count(tmp_path: Path) -> None:
 
 
 def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
-    rows = encode(EXAMPLES, tokens, max_length=8)
+    rows = TextObjective(tokens, 8).encode(EXAMPLES)
     lengths = [
         max(len(a) for a in (tokens.encode_sources([one.source or ""])[0], (*b, 0)))
         for one, b in zip(
@@ -487,14 +488,14 @@ def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     assert 0 < len(rows) == sum(length <= 8 for length in lengths) < len(EXAMPLES)
     text = [Example(None, "ein Hund " * 9)]
     (whole,) = tokens.encode_targets([text[0].target])
-    cut = encode(text, tokens, max_length=5)
+    cut = TextObjective(tokens, 5).encode(text)
     predicted = [token for row in cut for token in row.target[1:]]
     assert predicted == [*whole, tokens.eos]  # each token once, and one end
     read = [token for row in cut for token in row.target[:-1]]
     assert read == [tokens.bos, *whole]  # each predicted from the previous one
     assert [row.length for row in cut][:-1] == [5] * (len(cut) - 1)
     assert 1 <= cut[-1].length <= 5
-    (short,) = encode(text, tokens, max_length=len(whole) + 1)
+    (short,) = TextObjective(tokens, len(whole) + 1).encode(text)
     assert [*short.target] == [tokens.bos, *whole, tokens.eos]
 
 
@@ -529,11 +530,11 @@ def test_packed_text_is_joined_and_cut(tokens: Tokens) -> None:
     joined: list[int] = []
     for ids in tokens.encode_targets([text.target for text in texts]):
         joined += [tokens.bos, *ids, tokens.eos]
-    packed = encode(texts, tokens, max_length=4, packed=True)
+    packed = TextObjective(tokens, 4).encode(texts, packed=True)
     assert [row.length for row in packed[:-1]] == [4] * (len(packed) - 1)
     assert [token for row in packed for token in row.target[1:]] == joined[1:]
     assert [token for row in packed for token in row.target[:-1]] == joined[:-1]
-    (one,) = encode(texts, tokens, max_length=100, packed=True)  # longer than all the text
+    (one,) = TextObjective(tokens, 100).encode(texts, packed=True)  # longer than all the text
     assert [*one.target] == joined
 
 
@@ -548,10 +549,11 @@ def test_all_but_the_test_data_is_packed_if_the_recipe_says_so(
     recipe = recipe.replace("= 300", "= 300\nmax_length = 9")
     texts = [Example(None, target) for _, target in PAIRS]
     table = read_recipe(write_toy(tmp_path, recipe))
-    rows = encode_parts(Splits(texts, texts[:9], texts[:9]), tokens, table)
+    objective = objective_of(table, tokens, ())
+    rows = encode_parts(Splits(texts, texts[:9], texts[:9]), objective, table)
     for found, of in ((rows.train, texts), (rows.valid, texts[:9])):
-        assert found == encode(of, tokens, max_length=9, packed=packed == "true")
-    assert rows.test == encode(texts[:9], tokens, max_length=9)
+        assert found == objective.encode(of, packed=packed == "true")
+    assert rows.test == objective.encode(texts[:9])
     assert (rows.test == rows.valid) == (packed == "false")
 
 

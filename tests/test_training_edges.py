@@ -31,8 +31,8 @@ from zoo.training.data_tables import Datasets
 from zoo.training.extras import OF_TRAIN
 from zoo.training.fields import field
 from zoo.training.hub import read_split
-from zoo.training.masking import masker_of
-from zoo.training.recipe import read_recipe
+from zoo.training.reader_objective import ReaderObjective
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, sides_of
 from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.tokens import read_token_files
@@ -75,7 +75,8 @@ def test_special_tokens_that_a_file_does_not_flag_are_not_predicted(tmp_path: Pa
     words(tmp_path / "words.json", flagged=False)
     table = TokenizerFiles(source="words.json", pad="[PAD]")
     tokens = read_token_files(tmp_path / "words.json", None, table, reader())
-    masker = masker_of(read_recipe(RECIPE), tokens)
+    assert isinstance(tokens, ReaderTokens)
+    masker = ReaderObjective(tokens, 12).masker
     assert masker is not None
     assert {0, 2, 3, 4} <= {*masker.special}
     assert not {0, 2, 3, 4} & {*masker.ordinary}

@@ -37,12 +37,9 @@ from transformers import (
 import zoo
 from zoo.cli import run
 from zoo.training.batches import IGNORED, Labelled, n_labels
-from zoo.training.encoding import encode_read
 from zoo.training.f1 import macro_f1
-from zoo.training.masking import make_masker
-from zoo.training.objective import collate, loss_and_hits, summed_loss
-from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.recipe import read_recipe
+from zoo.training.loss import loss_and_hits, summed_loss
+from zoo.training.reader_objective import ReaderObjective
 from zoo.training.split import Example
 
 OF_LINES = 'test = "four.txt"\n[masking]\nmasked = 1.0\nrandom = 0.0'
@@ -64,20 +61,19 @@ def train(tmp_path: Path, config: Path) -> Train:
     return made
 
 
-def tokens_for(model: zoo.Transformer, folder: Path) -> ReaderTokens:
+def objective_for(model: zoo.Transformer, folder: Path) -> ReaderObjective:
     words(folder / "words.json")
-    return reader_tokens(model, folder / "words.json")
+    return ReaderObjective(reader_tokens(model, folder / "words.json"), 10, ("a", "b", "c"))
 
 
-def rows_for(tokens: ReaderTokens, folder: Path) -> list[Labelled]:
+def rows_for(objective: ReaderObjective) -> list[Labelled]:
     """Rows of several lengths, with what is predicted of them."""
     texts = [" ".join(TEXTS[:n]) for n in (1, 2, 1)] + TEXTS[:2]
-    if tokens.reader.classes is not None:
-        examples = [Example(text, label) for text, label in zip(texts, "abaca", strict=True)]
-        return encode_read(examples, tokens, max_length=10, labels=("a", "b", "c"))
-    rows = encode_read([Example(None, text) for text in texts], tokens, max_length=10)
-    masker = make_masker(read_recipe(write_encoder(folder)), tokens)
-    return masker.drawn(rows, seed=1, step=1)
+    examples = [Example(text, label) for text, label in zip(texts, "abaca", strict=True)]
+    if objective.tokens.reader.classes is None:
+        examples = [Example(None, text) for text in texts]
+    rows = objective.drawn(objective.encode(examples), seed=1, step=1)
+    return [row for row in rows if isinstance(row, Labelled)]
 
 
 def history(folder: Path) -> list[dict[str, float]]:
@@ -94,8 +90,8 @@ def history(folder: Path) -> list[dict[str, float]]:
 def test_the_loss_is_that_of_each_text_alone(model: str, smoothing: float, tmp_path: Path) -> None:
     """Without padding, against PyTorch's cross-entropy where something is predicted."""
     made: Any = zoo.build(model, dtype=torch.float64).eval()
-    tokens = tokens_for(made, tmp_path)
-    rows = rows_for(tokens, tmp_path)
+    objective = objective_for(made, tmp_path)
+    rows = rows_for(objective)
     assert len({row.length for row in rows}) > 1
     expected, hits, n = 0.0, 0, 0
     with torch.no_grad():
@@ -107,7 +103,7 @@ def test_the_loss_is_that_of_each_text_alone(model: str, smoothing: float, tmp_p
                 target = torch.tensor(label)
                 expected += float(F.cross_entropy(score, target, label_smoothing=smoothing))
                 hits, n = hits + int(score.argmax() == label), n + 1
-        batch = collate(rows, tokens, CPU)
+        batch = objective.collate(rows, CPU)
         found = summed_loss(made, batch, label_smoothing=smoothing)
         measured = loss_and_hits(made, batch)
     assert n == n_labels(rows)
@@ -118,10 +114,10 @@ def test_the_loss_is_that_of_each_text_alone(model: str, smoothing: float, tmp_p
 
 
 def test_packed_texts_are_joined_with_their_special_tokens_and_cut(tmp_path: Path) -> None:
-    tokens = tokens_for(zoo.build(MODEL), tmp_path)
-    joined = [id_ for text in TEXTS for id_ in tokens.tokenizer.encode(text).ids]
+    objective = objective_for(zoo.build(MODEL), tmp_path)
+    joined = [id_ for text in TEXTS for id_ in objective.tokens.tokenizer.encode(text).ids]
     texts = [Example(None, text) for text in TEXTS]
-    rows = encode_read(texts, tokens, max_length=10, packed=True)
+    rows = objective.encode(texts, packed=True)
     assert [[*row.ids] for row in rows] == [
         joined[at : at + 10] for at in range(0, len(joined), 10)
     ]
@@ -173,9 +169,10 @@ def test_loss_and_gradients_are_those_of_transformers(
     zoo.import_folder(tmp_path / "source", tmp_path / "mine")
     theirs = theirs.double().eval()
     ours = zoo.load(tmp_path / "mine", dtype=torch.float64).eval()
-    tokens = tokens_for(ours, tmp_path)
-    rows = rows_for(tokens, tmp_path)
-    (summed_loss(ours, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)).backward()
+    objective = objective_for(ours, tmp_path)
+    rows = rows_for(objective)
+    batch = objective.collate(rows, CPU)
+    (summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows)).backward()
     longest = max(row.length for row in rows)
     ids = torch.tensor([[*row.ids, *[0] * (longest - row.length)] for row in rows])
     labels = torch.tensor([row.labels[0] for row in rows])
@@ -184,7 +181,7 @@ def test_loss_and_gradients_are_those_of_transformers(
     told = theirs(ids, attention_mask=(ids != 0).long(), labels=labels)
     told.loss.backward()
     with torch.no_grad():
-        loss = summed_loss(ours, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)
+        loss = summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows)
     torch.testing.assert_close(loss, told.loss.detach(), rtol=1e-10, atol=0)
     for their_name, our_name in pairs.items():
         expected = theirs.get_parameter(their_name).grad

@@ -43,8 +43,8 @@ from zoo.training.batches import Labelled
 from zoo.training.changes import identity
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Tsv
-from zoo.training.encoding import encode_read
-from zoo.training.objective import ReadBatch, collate, summed_loss
+from zoo.training.loss import ReadBatch, summed_loss
+from zoo.training.reader_objective import ReaderObjective
 from zoo.training.recipe import read_recipe
 from zoo.training.split import Example
 from zoo.training.start import find_start
@@ -115,8 +115,9 @@ def test_loss_and_one_step_are_those_of_transformers(kind: str, tmp_path: Path) 
     examples = [
         Example(one, str(label), other) for (one, other), label in zip(pairs, labels, strict=True)
     ]
-    rows = encode_read(examples, tokens, max_length=9, labels=("0", "1", "2"))
-    batch = collate(rows, tokens, torch.device("cpu"))
+    objective = ReaderObjective(tokens, 9, ("0", "1", "2"))
+    rows = objective.encode(examples)
+    batch = objective.collate(rows, torch.device("cpu"))
     assert isinstance(batch, ReadBatch)
     assert ("token_types" in batch.arguments) == (kind == "bert")
     theirs_tokenizer = PreTrainedTokenizerFast(

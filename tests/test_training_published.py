@@ -32,11 +32,11 @@ import zoo
 from zoo.cli import run
 from zoo.purpose import Generation
 from zoo.training.batches import Row, n_labels
-from zoo.training.encoding import encode
-from zoo.training.objective import IGNORED, collate, summed_loss
+from zoo.training.loss import IGNORED, summed_loss
 from zoo.training.published import read_published
 from zoo.training.split import Example
 from zoo.training.tables import OfModel, TokenizerFiles
+from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens
 
 WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
@@ -137,7 +137,8 @@ def test_a_step_is_that_of_transformers(
     targets = [[pad, 4, 5, pad, 7, 1], [pad, 9, 1]]
     sources = [[3, pad, 6, 1], [8, 2, pad, 9, 5, 1]] if has_source else [None, None]
     rows = [Row(source, target) for source, target in zip(sources, targets, strict=True)]
-    loss = summed_loss(model, collate(rows, tokens, torch.device("cpu")), label_smoothing=0.0)
+    batch = TextObjective(tokens, 99).collate(rows, torch.device("cpu"))
+    loss = summed_loss(model, batch, label_smoothing=0.0)
     (loss / n_labels(rows)).backward()
 
     labels = torch.tensor([[4, 5, pad, 7, 1], [9, 1, *[IGNORED] * 3]])
@@ -232,13 +233,14 @@ def test_one_token_between_packed_texts_ends_one_and_begins_the_next() -> None:
     words = word_tokenizer(["<|endoftext|>", "a", "b"], None)
     texts = [Example(None, text) for text in ("a b", "", "b")]
     one = Tokens(words, words, 0, 0, 0, 0)
-    (row,) = encode(texts, one, max_length=32, packed=True)
+    objective = TextObjective(one, 32)
+    (row,) = objective.encode(texts, packed=True)
     assert [*row.target] == [0, 1, 2, 0, 0, 2, 0]
-    assert [[*row.target] for row in encode(texts[::2], one, max_length=32)] == [
+    assert [[*row.target] for row in objective.encode(texts[::2])] == [
         [0, 1, 2, 0],
         [0, 2, 0],
     ]
-    assert encode([], one, max_length=32, packed=True) == []
+    assert objective.encode([], packed=True) == []
 
 
 def test_packed_gpt2_learns_what_transformers_learns_of_the_joined_text(tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_the_special_tokens_are_those_of_the_publisher(
     tokens = read_tokens(tmp_path, OfModel(), sides, published)
     name = tokens.target.id_to_token
     assert ([*map(name, tokens.begin)], name(tokens.eos), name(tokens.pad)) == (begin, end, pad)
-    (row,) = encode([Example("Hund" if has_source else None, "dog")], tokens, max_length=9)
+    (row,) = TextObjective(tokens, 9).encode([Example("Hund" if has_source else None, "dog")])
     dog = tokens.target.token_to_id("dog")
     assert [*row.target] == [*tokens.begin, dog, tokens.eos]
     stated = read_tokens(tmp_path, OfModel(bos=end), sides, published)

@@ -20,8 +20,7 @@ from transformers import get_wsd_schedule
 import zoo
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, n_labels
-from zoo.training.encoding import encode
-from zoo.training.objective import collate, summed_loss
+from zoo.training.loss import summed_loss
 from zoo.training.optimization import make_optimizer, set_learning_rate, share_of_peak
 from zoo.training.optimizer_tables import (
     Adam,
@@ -38,6 +37,7 @@ from zoo.training.optimizer_tables import (
 from zoo.training.recipe_tokens import learn_tokens
 from zoo.training.split import Example
 from zoo.training.tables import Bpe
+from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_tokens
 
 CPU = torch.device("cpu")
@@ -61,7 +61,8 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     spec = MODEL.replace("pad_id = 0", pad_id)
     model = zoo.build(spec, dtype=torch.float64).eval()
     examples = [*EXAMPLES[:3], Example("ein", "a b c d e f"), Example("x y z x y z x y z", "a")]
-    rows = encode(examples, tokens, max_length=99)
+    objective = TextObjective(tokens, 99)
+    rows = objective.encode(examples)
     assert len({len(row.target) for row in rows}) > 1
     expected = 0.0
     for row in rows:
@@ -73,7 +74,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
             q = torch.full((300,), smoothing / 300, dtype=torch.float64)
             q[label] += 1 - smoothing
             expected -= float(q @ log_p[place])
-    batch = collate(rows, tokens, CPU)
+    batch = objective.collate(rows, CPU)
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
     texts = tokens.encode_targets([example.target for example in examples])
@@ -113,7 +114,8 @@ def test_the_load_of_experts_is_balanced(
     model = zoo.build(spec, seed=0).train()
     sides = Generation(target_vocab=300, source_vocab=300, has_source=True)
     tokens = read_tokens(output, Bpe(), sides)
-    rows = encode(EXAMPLES, tokens, max_length=256)
+    objective = TextObjective(tokens, 256)
+    rows = objective.encode(EXAMPLES)
     assert len({len(row.target) for row in rows}) > 1
     (order,) = batches(rows, tokens=100_000, seed=0, epoch=0)
     total = loss = torch.zeros(())
@@ -142,7 +144,8 @@ def row_by_row(
         )
         for router in routers
     ]
-    loss = sum(summed_loss(model, collate([row], tokens, CPU), label_smoothing=0.0) for row in rows)
+    each = [TextObjective(tokens, 99).collate([row], CPU) for row in rows]
+    loss = sum(summed_loss(model, batch, label_smoothing=0.0) for batch in each)
     for hook in hooks:
         hook.remove()
     balance = torch.zeros(())
@@ -155,7 +158,8 @@ def row_by_row(
 
 def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
     rows = [Row([5, 6, 7], [1, 8, 2]), Row([9], [1, 10, 11, 2])]
-    batch = collate(rows, replace(tokens, source_pad=3, pad=4), CPU)
+    objective = TextObjective(replace(tokens, source_pad=3, pad=4), 99)
+    batch = objective.collate(rows, CPU)
     assert batch.source is not None
     assert [side.tolist() for side in batch.source] == [
         [[5, 6, 7], [9, 3, 3]],
@@ -164,7 +168,7 @@ def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
     assert batch.inputs.tolist() == [[1, 8, 4], [1, 10, 11]]
     assert batch.target_mask is not None
     assert batch.target_mask.tolist() == [[True, True, False], [True, True, True]]
-    assert collate([rows[0]], tokens, CPU).target_mask is None
+    assert objective.collate([rows[0]], CPU).target_mask is None
     assert batch.labels.tolist() == [[8, 2, -100], [10, 11, 2]]
 
 

@@ -29,9 +29,9 @@ import zoo
 from zoo.cli import run
 from zoo.training.batches import n_labels
 from zoo.training.correlation import pearson, spearman
-from zoo.training.encoding import encode_read
 from zoo.training.f1 import micro_and_macro_f1
-from zoo.training.objective import ValuedBatch, collate, loss_and_hits, summed_loss, without_labels
+from zoo.training.loss import ValuedBatch, loss_and_hits, summed_loss, without_labels
+from zoo.training.reader_objective import ReaderObjective
 from zoo.training.split import Example
 
 Train = Callable[..., dict[str, Any]]
@@ -142,8 +142,9 @@ def test_loss_and_one_step_are_those_of_transformers(problem: str, tmp_path: Pat
         labels = torch.tensor(
             [[float(label in one) for label in "abc"] for one in sets], dtype=torch.float64
         )
-    rows = encode_read(examples, tokens, max_length=12, labels=("a", "b", "c"))
-    batch = collate(rows, tokens, torch.device("cpu"))
+    objective = ReaderObjective(tokens, 12, ("a", "b", "c"))
+    rows = objective.encode(examples)
+    batch = objective.collate(rows, torch.device("cpu"))
     assert isinstance(batch, ValuedBatch)
     mask = (batch.ids != 0).long()
     with torch.no_grad():

@@ -29,9 +29,9 @@ from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, n_labels
 from zoo.training.data import read_data
 from zoo.training.data_tables import Datasets, Jsonl
-from zoo.training.encoding import encode_read
 from zoo.training.f1 import entity_scores
-from zoo.training.objective import ReadBatch, collate, summed_loss
+from zoo.training.loss import ReadBatch, summed_loss
+from zoo.training.reader_objective import ReaderObjective
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
@@ -242,8 +242,9 @@ def test_loss_and_one_step_are_those_of_transformers(tmp_path: Path) -> None:
     pieces(tmp_path / "words.json")
     tokens = reader_tokens(ours, tmp_path / "words.json")
     chosen = [*SENTENCES[:3], (["Grace"], ["B-PER"])]
-    rows = encode_read([example(*one) for one in chosen], tokens, max_length=10, labels=LABELS)
-    batch = collate(rows, tokens, torch.device("cpu"))
+    objective = ReaderObjective(tokens, 10, LABELS)
+    rows = objective.encode([example(*one) for one in chosen])
+    batch = objective.collate(rows, torch.device("cpu"))
     assert isinstance(batch, ReadBatch)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(tmp_path / "words.json"), pad_token="[PAD]"

@@ -17,12 +17,14 @@ chats.py                chats as texts, with the answers that are learned
 data.py, split.py       examples, and those that are held out
 labels.py               the labels of a classifier
 tokens.py               a model's tokenizers; reader_tokens.py, that of one that reads whole texts
-encoding.py             examples as ids; masking.py, the tokens that are to be predicted
+objective.py            what a model learns: examples as ids, in batches; of one that generates it
+                        is text_objective.py, of one that reads whole texts reader_objective.py
+masking.py              the tokens that are to be predicted
 batches.py              batches of examples
 
 The steps:
 learner.py, loop.py     the model with its optimiser, and the loop over batches
-objective.py            the loss
+loss.py                 batches as tensors, and their loss
 optimization.py         optimisers and learning rates
 frozen.py, low_rank.py  the weights that stay as they are, and those with low-rank updates
 taken_weights.py        the weights from a model with another head

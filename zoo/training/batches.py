@@ -6,7 +6,7 @@ The ids of all data are in memory, in arrays: a list takes nine times as much.""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,14 @@ def _n_predicted(labels: Sequence[int]) -> int:
 ReadRow = Labelled | Valued
 """A row of a model that reads whole texts."""
 AnyRow = Row | ReadRow
+
+
+class Parts(NamedTuple):
+    """The three parts of the data as rows of ids."""
+
+    train: Sequence[Any]
+    valid: Sequence[Any]
+    test: Sequence[Any]
 
 
 def n_labels(rows: Sequence[AnyRow]) -> int:

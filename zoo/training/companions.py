@@ -12,7 +12,6 @@ from zoo.files.atomic import new_file, remove_file, write_text
 from zoo.files.of_model import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.labels import published_config
 from zoo.running.settings import Settings, SettingsWarning, read_settings
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
 from zoo.training.tokens import AnyTokens, Tokens
@@ -46,9 +45,7 @@ def write_companions(tokens: AnyTokens, start: Start, folder: Path) -> None:
             file.write(companion.data)
     if not are_kept:
         tokens.save(folder)
-    elif isinstance(tokens, ReaderTokens):
-        return  # nothing is generated
-    elif changed := _settings(tokens, start, folder):
+    elif isinstance(tokens, Tokens) and (changed := _settings(tokens, start, folder)):
         write_text(folder / SETTINGS, json.dumps(changed, indent=2) + "\n")
 
 

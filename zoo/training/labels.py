@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.families.class_names import unnamed
 from zoo.running.labels import labels_of
+from zoo.spec import ModelSpec
 from zoo.training.data import place_of_label
 from zoo.training.data_tables import Data
 from zoo.training.recipe import Recipe
@@ -106,9 +108,10 @@ def _notes_of_missing(
     return notes
 
 
-def labels_in(start: Start) -> tuple[str, ...]:
-    """The names of the classes of a classifier after `with_labels`; none of other models."""
-    found, classes = labels_of(start.spec, start.origin), start.spec.model.classes
+def labels_in(spec: ModelSpec, origin: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of the classes of a classifier after `with_labels`; none of other models. The
+    arguments are those of `labels_of`."""
+    found, classes = labels_of(spec, origin), spec.model.classes
     if classes is None or found.problem_type == "regression":
         return ()
     return tuple(found.id2label[place] for place in range(classes.number))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,22 +17,14 @@ from torch import nn
 from zoo.auxiliary import auxiliary_loss
 from zoo.errors import TrainingError
 from zoo.sharding.parts import local
-from zoo.training.batches import AnyRow, Labelled, batches, n_labels, n_tokens, part
+from zoo.training.batches import AnyRow, batches, n_labels, n_tokens, part
 from zoo.training.extras import imported
 from zoo.training.learner import Learner
-from zoo.training.masking import Masker
-from zoo.training.objective import (
-    AnyBatch,
-    collate,
-    loss_and_hits,
-    summed_loss,
-    without_labels,
-)
+from zoo.training.loss import AnyBatch, loss_and_hits, summed_loss, without_labels
+from zoo.training.objective import Objective
 from zoo.training.optimization import set_learning_rate, share_of_peak
 from zoo.training.progress import Progress
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.tokens import AnyTokens
 
 Record = dict[str, float]
 """One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` (target tokens, or all
@@ -63,24 +55,22 @@ class Loop:
 
     Args:
         learner: the recipe, the model and the optimiser.
-        tokens: the special ids.
+        objective: what the model learns.
         train, valid: the examples; the same in every process.
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
         history: the log so far.
         kept: the number of steps of the last checkpoint; 0 if there is none.
-        masker: draws the masked tokens of the training examples; None if none are masked.
         best: the line of the log of the checkpoint with the lowest held-out loss, the first of
             equals; None if there is none, or if the recipe does not ask for it.
     """
 
     learner: Learner
-    tokens: AnyTokens
+    objective: Objective
     train: Sequence[AnyRow]
     valid: Sequence[AnyRow]
     on_checkpoint: Callable[[int], None]
     history: list[Record] = field(default_factory=list[Record])
     kept: int = 0
-    masker: Masker | None = None
     best: Record | None = None
 
     @property
@@ -105,7 +95,8 @@ class Loop:
             epoch, place = divmod(step - 1, n_batches)
             if place == 0 or not order:
                 order = self.batches(epoch)
-            batch = self.drawn([self.train[index] for index in order[place]], step)
+            rows = [self.train[index] for index in order[place]]
+            batch = self.objective.drawn(rows, seed=self.recipe.head.seed, step=step)
             sums.loss += self.update(batch, step)
             sums.n_predicted += n_labels(batch)
             sums.n_tokens += n_tokens(batch)
@@ -153,13 +144,6 @@ class Loop:
             seed=self.recipe.head.seed,
             epoch=epoch,
         )
-
-    def drawn(self, batch: Sequence[AnyRow], step: int) -> Sequence[AnyRow]:
-        """The rows of a batch with what is predicted of them in this step."""
-        if self.masker is None:
-            return batch
-        rows = cast("Sequence[Labelled]", batch)
-        return self.masker.drawn(rows, seed=self.recipe.head.seed, step=step)
 
     def update(self, batch: Sequence[AnyRow], step: int) -> torch.Tensor:
         """Update the weights once, by one batch that is divided among all processes.
@@ -231,7 +215,7 @@ class Loop:
         accelerator = self.learner.accelerator
         mine = part(batch, first + accelerator.process_index, n_parts)
         # A process without rows still has to take part in the collective operations.
-        tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
+        tensors = self.objective.collate(mine or batch[:1], accelerator.device)
         # bfloat16 needs no loss scaling.
         mixed = self.recipe.training.precision == "bfloat16"
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=mixed):
@@ -299,11 +283,7 @@ class Loop:
         loss, hits = (self.sum_of(float(one)) / n_labels(rows) for one in sums)
         if not math.isfinite(loss):
             raise self.diverged(f"the loss on held-out data is {loss}", step)
-        if not isinstance(self.tokens, ReaderTokens):
-            return {"loss": loss}
-        if self.tokens.reader.predicts == "number":
-            return {"loss": loss, "rmse": math.sqrt(loss)}
-        return {"loss": loss, "accuracy": hits}
+        return self.objective.measures(loss, hits)
 
     def zero(self) -> torch.Tensor:
         """A zero on the device, to sum losses in."""

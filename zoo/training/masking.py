@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from zoo.training.batches import IGNORED, AnyRow, Labelled
+from zoo.training.batches import IGNORED, Labelled
 from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.recipe import Recipe
 from zoo.training.tables import Masking
-from zoo.training.tokens import AnyTokens
-
-HELD_OUT = 0
-"""The step of the draw for held-out texts. Steps of training count from 1."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -41,9 +35,14 @@ class Masker:
     special: Ids
     ordinary: Ids
 
-    def held_out(self, rows: Sequence[AnyRow]) -> list[Labelled]:
-        """Draw what is predicted of held-out rows: always the same, so that losses compare."""
-        return self.drawn(cast("Sequence[Labelled]", rows), seed=0, step=HELD_OUT)
+    @classmethod
+    def of(cls, table: Masking, tokens: ReaderTokens) -> Masker:
+        """That of a model with this tokenizer, which has a mask token."""
+        assert tokens.mask is not None  # such a tokenizer is refused
+        special, ordinary = (
+            np.array(ids, np.int64) for ids in (sorted(tokens.special), tokens.ordinary)
+        )
+        return cls(table, tokens.mask, special, ordinary)
 
     def drawn(self, rows: Sequence[Labelled], *, seed: int, step: int) -> list[Labelled]:
         """Draw what is predicted of each row. It depends on the rows, the seed and the step alone,
@@ -80,19 +79,3 @@ class Masker:
         rank[order] = np.arange(len(row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen: npt.NDArray[np.bool_] = rank < n_chosen[row_of]
         return chosen
-
-
-def masker_of(recipe: Recipe, tokens: AnyTokens) -> Masker | None:
-    """The masker of a recipe with these tokens; None if its model fills in no masked tokens."""
-    if not isinstance(tokens, ReaderTokens) or tokens.reader.predicts != "masked_tokens":
-        return None
-    return make_masker(recipe, tokens)
-
-
-def make_masker(recipe: Recipe, tokens: ReaderTokens) -> Masker:
-    """The masker of a recipe whose model fills in masked tokens."""
-    assert tokens.mask is not None  # such a tokenizer is refused
-    special, ordinary = (
-        np.array(ids, np.int64) for ids in (sorted(tokens.special), tokens.ordinary)
-    )
-    return Masker(recipe.masking, tokens.mask, special, ordinary)

@@ -1,184 +1,97 @@
-"""The training objective: a cross-entropy, or for a number the squared error. It is that of each
-target token, given those before it and the source (teacher forcing); or that of masked tokens, of
-the class, of each class whether it is right, or of the class of each word, given the text."""
+"""What a model learns by a recipe, and how its data becomes batches.
+
+There are two objectives: that of models that generate (`TextObjective`), and that of models that
+read whole texts (`ReaderObjective`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
-from zoo.auxiliary import has_auxiliary_loss
-from zoo.training.batches import IGNORED, AnyRow, Labelled, ReadRow, Row, Valued
+from zoo.errors import TrainingError
+from zoo.running.perplexity import OnProgress, unseen
+from zoo.training.batches import AnyRow, Parts
+from zoo.training.data_tables import is_packed
+from zoo.training.loss import AnyBatch
+from zoo.training.reader_objective import ReaderObjective
 from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.tokens import AnyTokens, Tokens
-from zoo.weights.dtypes import widened
+from zoo.training.recipe import Recipe
+from zoo.training.split import Example, Splits
+from zoo.training.text_objective import TextObjective
+from zoo.training.tokens import AnyTokens
+from zoo.transformer import Transformer
 
 
-class Batch(NamedTuple):
-    """Examples as tensors.
+class Objective(Protocol):
+    """What a model learns. Its rows are those that it has encoded itself."""
 
-    Args:
-        source: ids (batch, source length), and their mask, False at padding; None for text.
-        inputs: ids (batch, target length): the begin, then the target.
-        target_mask: the mask of the inputs, False at padding; None if there is no padding.
-        labels: ids (batch, target length): the target, then the end; `IGNORED` at padding, and
-            where the next token is of a prompt.
-    """
+    @property
+    def tokens(self) -> AnyTokens:
+        """The tokenizers."""
 
-    source: tuple[torch.Tensor, torch.Tensor] | None
-    inputs: torch.Tensor
-    target_mask: torch.Tensor | None
-    labels: torch.Tensor
+    @property
+    def loss_name(self) -> str:
+        """What the loss is, in words."""
+
+    def encode(self, examples: Sequence[Example], *, packed: bool = False) -> Sequence[AnyRow]:
+        """Encode examples as ids; with `packed`, texts are joined and cut."""
+
+    def texts_of(self, example: Example) -> tuple[str, ...]:
+        """What the tokenizers read of an example."""
+
+    def drawn(self, rows: Sequence[Any], *, seed: int = 0, step: int = 0) -> Sequence[AnyRow]:
+        """The rows with what is predicted of them in a step of the training, which count from 1; or
+        by default, where they are held out: always the same, so that losses compare."""
+
+    def collate(self, rows: Sequence[Any], device: torch.device) -> AnyBatch:
+        """Turn rows into one batch, each side padded to its longest row."""
+
+    def measures(self, loss: float, hits: float) -> dict[str, float]:
+        """What is measured on held-out rows, by its names in the log, from the mean loss and the
+        share of labels that have the highest score."""
+
+    def untrained_loss(self, n_outputs: int, examples: Sequence[Example]) -> tuple[float, str]:
+        """The loss of a model that scores so many tokens or classes and has learned nothing of
+        these examples; and when it is that, in words."""
+
+    def notes(self, splits: Splits, rows: Parts) -> Iterator[str]:
+        """Notes on what a reader of the recipe may not expect of the data as ids."""
+
+    def scores(
+        self,
+        model: Transformer,
+        test: Sequence[Example],
+        recipe: Recipe,
+        on_progress: OnProgress = unseen,
+    ) -> dict[str, Any]:
+        """Measure a model on test data, as the recipe says; `on_progress` is called with the number
+        of rows done, and the total. Raises TrainingError if there is nothing to measure."""
+
+    def left_out(self, splits: Splits, rows: Parts) -> dict[str, int]:
+        """The number of examples of each part that are too long to be learned, for parts that have
+        any."""
+
+    def no_rows(self, recipe: Recipe, part: str) -> TrainingError | None:
+        """The error that all examples of a part are left out; None if a run can do without it."""
 
 
-class ReadBatch(NamedTuple):
-    """Texts, and what is predicted from them, as tensors.
-
-    Args:
-        ids: (batch, length).
-        arguments: further arguments of the model by their names, (batch, length): the mask of the
-            ids, False at padding, if there is padding; and the types of the tokens, if not all are
-            0.
-        labels: ids or classes (batch, length), `IGNORED` where nothing is predicted; or classes,
-            (batch, 1).
-    """
-
-    ids: torch.Tensor
-    arguments: Mapping[str, torch.Tensor]
-    labels: torch.Tensor
-
-
-class ValuedBatch(NamedTuple):
-    """Texts, and a value for each output of the model, as tensors.
-
-    Args:
-        ids, arguments: as in `ReadBatch`.
-        labels: the values, (batch, outputs), in float64; NaN where nothing is predicted.
-        binary: whether they are 1 for what is right and 0 for what is not, and not numbers.
-    """
-
-    ids: torch.Tensor
-    arguments: Mapping[str, torch.Tensor]
-    labels: torch.Tensor
-    binary: bool
-
-
-AnyBatch = Batch | ReadBatch | ValuedBatch
-
-
-def collate(rows: Sequence[AnyRow], tokens: AnyTokens, device: torch.device) -> AnyBatch:
-    """Turn rows into one batch, each side padded to its longest row."""
+def objective_of(recipe: Recipe, tokens: AnyTokens, labels: Sequence[str]) -> Objective:
+    """The objective of a recipe whose model has these tokenizers and, if it classifies, labels."""
+    longest = recipe.training.max_length
     if isinstance(tokens, ReaderTokens):
-        return _collate_read(cast("Sequence[ReadRow]", rows), tokens, device)
-    return _collate_pairs(cast("Sequence[Row]", rows), tokens, device)
+        return ReaderObjective(tokens, longest, labels, recipe.masking)
+    return TextObjective(tokens, longest)
 
 
-def _collate_read(
-    rows: Sequence[ReadRow], tokens: ReaderTokens, device: torch.device
-) -> ReadBatch | ValuedBatch:
-    ids = _padded([row.ids for row in rows], tokens.pad)
-    real = _padded([[1] * row.length for row in rows], 0).bool()
-    arguments: dict[str, torch.Tensor] = {}
-    if not bool(real.all()):
-        arguments[tokens.reader.mask] = real.to(device)
-    if any(row.types for row in rows):
-        types = [row.types or [0] * row.length for row in rows]
-        arguments["token_types"] = _padded(types, 0).to(device)
-    if isinstance(rows[0], Valued):
-        stated = [row.values for row in rows if isinstance(row, Valued)]
-        values = torch.tensor(stated, dtype=torch.float64, device="cpu")
-        binary = tokens.reader.predicts == "classes"
-        return ValuedBatch(ids.to(device), arguments, values.to(device), binary)
-    labels = _padded([row.labels for row in rows if isinstance(row, Labelled)], IGNORED)
-    return ReadBatch(ids.to(device), arguments, labels.to(device))
-
-
-def _collate_pairs(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
-    source = None
-    if rows[0].source is not None:
-        sources = [row.source or () for row in rows]
-        ids = _padded(sources, tokens.source_pad)
-        real = _padded([[1] * len(row) for row in sources], 0).bool()
-        source = ids.to(device), real.to(device)
-    inputs = _padded([row.target[:-1] for row in rows], tokens.pad)
-    labels = _padded([row.predicted for row in rows], IGNORED)
-    real = _padded([[1] * (len(row.target) - 1) for row in rows], 0).bool()
-    mask = None if bool(real.all()) else real.to(device)
-    return Batch(source, inputs.to(device), mask, labels.to(device))
-
-
-def without_labels(batch: AnyBatch) -> AnyBatch:
-    """The batch with all labels ignored, for a process that has no rows of its own."""
-    nothing = float("nan") if isinstance(batch, ValuedBatch) else IGNORED
-    return batch._replace(labels=torch.full_like(batch.labels, nothing))
-
-
-def summed_loss(model: nn.Module, batch: AnyBatch, *, label_smoothing: float) -> torch.Tensor:
-    """The cross-entropy in nats, summed over the labels of a batch; a scalar, in float32 or wider.
-    For numbers, it is the squared error.
-
-    With label smoothing s, the loss of a token is (1 - s) * -log p(label) + s * mean(-log p(token))
-    over all tokens of the vocabulary, and likewise for classes (Szegedy et al. 2015,
-    arXiv:1512.00567).
-    """
-    if isinstance(batch, ValuedBatch):
-        return _summed_of_values(scores(model, batch), batch)
-    return F.cross_entropy(
-        scores(model, batch),
-        batch.labels.flatten(),
-        ignore_index=IGNORED,
-        label_smoothing=label_smoothing,
-        reduction="sum",
+def encode_parts(splits: Splits, objective: Objective, recipe: Recipe) -> Parts:
+    """Encode all data of a recipe. What is predicted of the training data is not drawn yet. Texts
+    of `test` are measured one by one, as by `zoo score`, and so are not packed. Raises as the
+    `encode` of the objective."""
+    packed = is_packed(recipe.data)
+    return Parts(
+        train=objective.encode(splits.train, packed=packed),
+        valid=objective.drawn(objective.encode(splits.valid, packed=packed)),
+        test=objective.drawn(objective.encode(splits.test)),
     )
-
-
-def _summed_of_values(found: torch.Tensor, batch: ValuedBatch) -> torch.Tensor:
-    """The summed loss of scores, (batch, outputs)."""
-    there = ~batch.labels.isnan()
-    found, values = found[there], batch.labels[there].to(found.dtype)
-    if batch.binary:
-        return F.binary_cross_entropy_with_logits(found, values, reduction="sum")
-    return F.mse_loss(found, values, reduction="sum")
-
-
-def loss_and_hits(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
-    """The summed loss, without label smoothing, and the number of labels that have the highest
-    score; (2,). Of several classes, those are counted whose score is above 0 if they are right, and
-    not above it if they are not, which is a probability of 0.5; of numbers, none."""
-    if isinstance(batch, ValuedBatch):
-        found = scores(model, batch)
-        loss = _summed_of_values(found, batch)
-        right = ((found > 0) == (batch.labels > 0)) & ~batch.labels.isnan()
-        return torch.stack([loss, (right.sum() * batch.binary).to(loss.dtype)])
-    found, labels = scores(model, batch), batch.labels.flatten()
-    loss = F.cross_entropy(found, labels, ignore_index=IGNORED, reduction="sum")
-    hits = (found.argmax(-1) == labels).sum()
-    return torch.stack([loss, hits.to(loss.dtype)])
-
-
-def scores(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
-    """The scores of all tokens or classes for each label of a batch, ignored ones too: (labels,
-    tokens or classes), in float32 or wider."""
-    logits: torch.Tensor = _logits(model, batch)
-    return widened(logits.flatten(0, -2))
-
-
-def _logits(model: nn.Module, batch: AnyBatch) -> Any:
-    if isinstance(batch, ReadBatch | ValuedBatch):
-        return model(batch.ids, **batch.arguments)
-    # Padding is at the end, where no token sees it. A mask slows attention down, so the model gets
-    # one only if its auxiliary loss counts tokens.
-    target_mask = batch.target_mask if has_auxiliary_loss(model) else None
-    if batch.source is None:
-        return model(batch.inputs, target_mask=target_mask)
-    ids, mask = batch.source
-    return model(ids, batch.inputs, source_mask=mask, target_mask=target_mask)
-
-
-def _padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], device="cpu")

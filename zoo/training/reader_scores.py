@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,18 +14,17 @@ from zoo.errors import TrainingError
 from zoo.generation.evaluating import evaluating
 from zoo.machine.devices import input_device
 from zoo.running.entities import OUTSIDE, marks_entities
-from zoo.running.labels import read_labels
 from zoo.running.perplexity import OnProgress, perplexity_of
 from zoo.training.batches import IGNORED, Labelled, ReadRow, Valued, batches, n_labels
 from zoo.training.correlation import pearson, spearman
-from zoo.training.encoding import encode_read
 from zoo.training.f1 import entity_scores, macro_f1, micro_and_macro_f1
-from zoo.training.masking import make_masker
-from zoo.training.objective import AnyBatch, collate, loss_and_hits, scores
-from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.loss import AnyBatch, loss_and_hits, scores
 from zoo.training.recipe import Recipe
 from zoo.training.split import Example
 from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from zoo.training.reader_objective import ReaderObjective
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,21 @@ class ReaderScores:
 
     Args:
         model: the model.
-        tokens: its tokenizer, which knows what it predicts.
+        objective: what it has learned.
         test: the examples.
-        recipe: says how many tokens are read of a text, and how many at a time.
+        recipe: says how many tokens are computed at a time.
         on_progress: called with the number of rows done, and the total.
     """
 
     model: Transformer
-    tokens: ReaderTokens
+    objective: ReaderObjective
     test: Sequence[Example]
     recipe: Recipe
     on_progress: OnProgress
 
     def measured(self) -> dict[str, Any]:
         """The scores of what the model predicts. Raises TrainingError as `of_masked`."""
-        match self.tokens.reader.predicts:
+        match self.objective.tokens.reader.predicts:
             case "masked_tokens":
                 return self.of_masked()
             case "class":
@@ -69,7 +67,7 @@ class ReaderScores:
         Raises:
             TrainingError: there are none to be drawn.
         """
-        rows = make_masker(self.recipe, self.tokens).held_out(self._encoded())
+        rows = self.objective.drawn(self.objective.encode(self.test))
         if not rows:
             raise TrainingError("the texts have special tokens alone, and none to be filled in")
         sums = torch.zeros(2, dtype=torch.float64, device="cpu")
@@ -86,7 +84,7 @@ class ReaderScores:
     def of_classes(self) -> dict[str, Any]:
         """The share of texts that are classified as they are labelled (`accuracy`), and the mean
         over the classes that are found or are right of the F1 score of each (`macro_f1`)."""
-        rows = self._encoded(self.names)
+        rows = self.objective.encode(self.test)
         found: dict[int, int] = {}
         for places, batch in self._batches(rows):
             found.update(zip(places, scores(self.model, batch).argmax(-1).tolist(), strict=True))
@@ -101,7 +99,7 @@ class ReaderScores:
     def of_several(self) -> dict[str, Any]:
         """The `micro_f1` and `macro_f1` of several classes of each text, of which those with a
         probability above 0.5 are found, as `zoo.training.f1.micro_and_macro_f1`."""
-        rows, outputs = self._valued(self.names)
+        rows, outputs = self._valued()
         right = [[value > 0.5 for value in row.values] for row in rows]
         micro, macro = micro_and_macro_f1(right, [[score > 0 for score in one] for one in outputs])
         return {"micro_f1": micro, "macro_f1": macro, "texts": len(rows)}
@@ -123,9 +121,8 @@ class ReaderScores:
         """The share of words whose label is found (`accuracy`), and if the labels mark entities,
         the `precision`, `recall` and `f1` of `zoo.training.f1.entity_scores`. Words that are cut
         off, and those without a token, are not found: they count as words that are in no entity."""
-        names, test = self.names, self.test
-        longest = self.recipe.training.max_length
-        encoded = self.tokens.encode_words([example.words for example in test], longest=longest)
+        names, test = self.objective.labels, self.test
+        encoded = self.objective.words(test)
         rows = [Labelled(one.ids, [IGNORED] * len(one.ids)) for one in encoded]
         found: dict[int, list[str]] = {}
         for places, batch in self._batches(rows):
@@ -145,20 +142,9 @@ class ReaderScores:
             scored |= entity_scores([example.targets for example in test], guessed)._asdict()
         return scored
 
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of the classes of the model, in their order."""
-        names = read_labels(self.model).id2label
-        return [names[number] for number in sorted(names)]
-
-    def _encoded(self, labels: Sequence[str] = ()) -> list[Labelled] | list[Valued]:
-        """The rows of the examples, whose labels are these."""
-        longest = self.recipe.training.max_length
-        return encode_read(self.test, self.tokens, max_length=longest, labels=labels)
-
-    def _valued(self, labels: Sequence[str] = ()) -> tuple[list[Valued], list[list[float]]]:
+    def _valued(self) -> tuple[list[Valued], list[list[float]]]:
         """The rows of examples with values, and the model's outputs for each."""
-        rows = self._encoded(labels)
+        rows = self.objective.encode(self.test)
         found: dict[int, list[float]] = {}
         for places, batch in self._batches(rows):
             found.update(zip(places, scores(self.model, batch).tolist(), strict=True))
@@ -171,6 +157,6 @@ class ReaderScores:
         tokens = self.recipe.evaluation.batch_tokens
         with torch.inference_mode(), evaluating(self.model):
             for places in batches(rows, tokens=tokens, seed=0, epoch=0):
-                yield places, collate([rows[place] for place in places], self.tokens, device)
+                yield places, self.objective.collate([rows[place] for place in places], device)
                 done += len(places)
                 self.on_progress(done, len(rows))

@@ -121,6 +121,11 @@ class ReaderTokens:
         """The ids of all tokens that are text, in their order."""
         return tuple(sorted(set(self.tokenizer.get_vocab().values()) - self.special))
 
+    @property
+    def tokenizers(self) -> list[Any]:
+        """The one tokenizer, as there are two of other models."""
+        return [self.tokenizer]
+
     def save(self, folder: Path) -> None:
         """Write the tokenizer. Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))

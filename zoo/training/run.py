@@ -18,21 +18,18 @@ from zoo.files.atomic import write_text
 from zoo.files.of_model import RECIPE, WEIGHTS
 from zoo.files.of_training import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
+from zoo.training.batches import Parts
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
 from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
-from zoo.training.encoding import Parts
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
-from zoo.training.masking import masker_of
 from zoo.training.notes import Notes
+from zoo.training.objective import Objective
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
 from zoo.training.progress import progress_of
-from zoo.training.reader_tokens import ReaderTokens
-from zoo.training.scores import score_test
 from zoo.training.split import Splits
-from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import beyond_range, n_beyond, usable_dtype
 from zoo.wording import quoted
@@ -44,29 +41,25 @@ class Run:
     Args:
         folder: where checkpoints and results are written.
         learner: the recipe, the model and the optimiser.
-        tokens: the tokenizers.
+        objective: what the model learns.
         splits: the data.
-        rows: the data as ids; in those of masked tokens, what is predicted is not drawn yet.
+        rows: the data as ids.
     """
 
     def __init__(
         self,
         folder: Path,
         learner: Learner,
-        tokens: AnyTokens,
+        objective: Objective,
         splits: Splits,
         rows: Parts,
     ) -> None:
-        self.folder, self.learner, self.tokens, self.splits = folder, learner, tokens, splits
+        self.folder, self.learner, self.splits, self.rows = folder, learner, splits, rows
+        self.objective = objective
         self.start = learner.start
-        self.recipe = recipe = self.start.recipe
-        masker = masker_of(recipe, tokens)
-        if masker is not None:
-            valid, test = masker.held_out(rows.valid), masker.held_out(rows.test)
-            rows = rows._replace(valid=valid, test=test)
-        self.rows = rows
-        self.notes = Notes(self.start, tokens, splits, rows)
-        self.loop = Loop(learner, tokens, rows.train, rows.valid, self.checkpoint, masker=masker)
+        self.recipe = self.start.recipe
+        self.notes = Notes(self.start, objective, splits, rows)
+        self.loop = Loop(learner, objective, rows.train, rows.valid, self.checkpoint)
 
     def learn(self, *, resume: bool) -> None:
         """Do all steps, or with `resume` those after the last checkpoint."""
@@ -162,10 +155,8 @@ class Run:
         metrics["content_digest"] = save(model, self.folder)
         if self.rows.test:
             on_device = model.float().to(self.learner.accelerator.device)
-            metrics |= score_test(on_device, self.tokens, self.splits.test, self.recipe)
-        tokens = self.tokens
-        numbers = isinstance(tokens, ReaderTokens) and tokens.reader.predicts == "number"
-        what = "mean squared error" if numbers else "cross-entropy, nats"
+            metrics |= self.objective.scores(on_device, self.splits.test, self.recipe)
+        what = self.objective.loss_name
         plot_losses(self.loop.history, self.recipe.head.name, what, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
@@ -185,7 +176,7 @@ class Run:
             "processes": self.learner.accelerator.num_processes,
             "data_digest": self.splits.digest,
             "examples": {name: len(rows) for name, rows in parts.items()},
-            "left_out": self.notes.left_out(),
+            "left_out": self.objective.left_out(self.splits, self.rows),
             "loss": (self.loop.best or self.loop.history[-1])["loss"],
             **{
                 f"{name}_{key}": value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -25,16 +24,14 @@ from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_lines
 from zoo.training.data_tables import is_text, messages_of
+from zoo.training.labels import labels_in
 from zoo.training.lines import read_whole
+from zoo.training.objective import objective_of
 from zoo.training.published import read_published
-from zoo.training.reader_scores import ReaderScores
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import chats_of, find_test
 from zoo.training.sides import is_of_decoder, sides_of
-from zoo.training.split import Example
-from zoo.training.text_scores import TextScores
-from zoo.training.tokens import AnyTokens, read_tokens
+from zoo.training.tokens import read_tokens
 from zoo.transformer import Transformer
 
 
@@ -70,7 +67,7 @@ def score(
         on_progress: called with the number of sentences, lines or windows done, and the total.
 
     Returns:
-        The result of `score_test` or of `zoo.running.perplexity.perplexity`.
+        The scores of what the model has learned, or those of `zoo.running.perplexity.perplexity`.
 
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
@@ -150,17 +147,5 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    return score_test(model, tokens, test, recipe, on_progress)
-
-
-def score_test(
-    model: Transformer,
-    tokens: AnyTokens,
-    test: Sequence[Example],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> dict[str, Any]:
-    """Measure a model on test data by what it is for, as `TextScores` or `ReaderScores`."""
-    if isinstance(tokens, ReaderTokens):
-        return ReaderScores(model, tokens, test, recipe, on_progress).measured()
-    return TextScores(model, tokens, test, recipe, on_progress).measured()
+    objective = objective_of(recipe, tokens, labels_in(model.spec, model.origin))
+    return objective.scores(model, test, recipe, on_progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,13 +14,14 @@ from zoo.generation.evaluating import evaluating
 from zoo.machine.devices import input_device
 from zoo.running.perplexity import OnProgress, perplexity_data
 from zoo.training.batches import Row, batches, n_labels
-from zoo.training.encoding import encode, encode_answers
 from zoo.training.extras import imported
-from zoo.training.objective import collate, summed_loss
+from zoo.training.loss import summed_loss
 from zoo.training.recipe import Recipe
 from zoo.training.split import Example
-from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from zoo.training.text_objective import TextObjective
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class TextScores:
 
     Args:
         model: the model.
-        tokens: its tokenizers.
+        objective: what it has learned.
         test: the examples.
         recipe: says how translations are searched for, and how many tokens are computed at a time.
         on_progress: called with the number of rows done, and the total.
     """
 
     model: Transformer
-    tokens: Tokens
+    objective: TextObjective
     test: Sequence[Example]
     recipe: Recipe
     on_progress: OnProgress
@@ -45,13 +46,13 @@ class TextScores:
         """The scores of what the model writes. Raises TrainingError as `of_answers`."""
         if self.test[0].source is None:
             return self.of_lines()
-        return self.of_answers() if self.tokens.of_decoder else self.of_translations()
+        return self.of_answers() if self.objective.tokens.of_decoder else self.of_translations()
 
     def of_lines(self) -> dict[str, Any]:
         """The perplexity of lines, as `zoo.running.perplexity.perplexity_data` returns it. Each
         line is predicted by itself, with its end, which counts as a token and a byte; lines longer
         than `max_length` are cut into pieces, as in training."""
-        rows = encode(self.test, self.tokens, max_length=self.recipe.training.max_length)
+        rows = self.objective.encode(self.test)
         n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in self.test)
         return self._perplexity(rows, n_bytes)
 
@@ -62,8 +63,8 @@ class TextScores:
         Raises:
             TrainingError: all are.
         """
-        longest, end = self.recipe.training.max_length, self.tokens.end
-        every = zip(self.test, encode_answers(self.test, self.tokens), strict=True)
+        longest, end = self.objective.max_length, self.objective.tokens.end
+        every = zip(self.test, self.objective.answers(self.test), strict=True)
         kept = [(example, row) for example, row in every if row.length <= longest]
         if not kept:
             message = f"all test data is longer than max_length = {longest}"
@@ -78,7 +79,7 @@ class TextScores:
         nats, done = 0.0, 0
         with torch.inference_mode(), evaluating(self.model):
             for places in self._batches(rows):
-                batch = collate([rows[place] for place in places], self.tokens, device)
+                batch = self.objective.collate([rows[place] for place in places], device)
                 nats += float(summed_loss(self.model, batch, label_smoothing=0.0))
                 done += len(places)
                 self.on_progress(done, len(rows))
@@ -99,8 +100,9 @@ class TextScores:
     def _translated(self) -> list[str]:
         """Translate the sources by beam search, in batches of similar lengths. Sources longer than
         the training sequences are truncated."""
-        evaluation, longest = self.recipe.evaluation, self.recipe.training.max_length
-        sources = self.tokens.encode_sources([example.source_text for example in self.test])
+        evaluation, longest = self.recipe.evaluation, self.objective.max_length
+        tokens = self.objective.tokens
+        sources = tokens.encode_sources([example.source_text for example in self.test])
         rows = [Row(ids[:longest], ()) for ids in sources]
         method = Beam(
             size=evaluation.beam, length_penalty=evaluation.length_penalty, length_formula="gnmt"
@@ -112,10 +114,10 @@ class TextScores:
                 [rows[place].source or () for place in places],
                 max_new_tokens=longest - 1,
                 method=method,
-                eos=self.tokens.eos,
-                start=self.tokens.begin,
+                eos=tokens.eos,
+                start=tokens.begin,
             )
-            decoded = self.tokens.decode_targets([one.ids for one in found])
+            decoded = tokens.decode_targets([one.ids for one in found])
             translations.update(zip(places, decoded, strict=True))
             self.on_progress(len(translations), len(rows))
         return [translations[place] for place in range(len(rows))]

@@ -83,6 +83,11 @@ class Tokens:
         begin = {} if self.bos is None else dict.fromkeys(begins, self.bos)
         return {**begin, "eos_token_id": self.eos, "pad_token_id": self.pad}
 
+    @property
+    def tokenizers(self) -> list[Any]:
+        """Those of both sides."""
+        return [self.source, self.target]
+
     def save(self, folder: Path) -> None:
         """Write the tokenizers and the special ids. Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
@@ -265,6 +270,16 @@ def other_padding(name: str, pad: int, pad_id: int | None) -> Iterable[Problem]:
             f"{pad_id} for the model",
             help=f"state `pad_id = {pad}` in the spec",
         )
+
+
+def check_not_empty(texts: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """Raise TrainingError for a text of which the tokenizer has made a row without ids."""
+    for text, ids in zip(texts, rows, strict=True):
+        if not ids:
+            hint = "leave it out of the data, or take a tokenizer that makes some of it"
+            raise TrainingError(
+                Problem(f"no tokens are made of the text {quoted(text)}", help=hint)
+            )
 
 
 def _missing(token: str, tokenizer: Any) -> Problem:

@@ -11,13 +11,14 @@ from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
 from zoo.store.collecting import NO_GRACE, sweep
+from zoo.training.batches import Parts
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.companions import write_companions
-from zoo.training.encoding import Parts, encode_parts
 from zoo.training.extras import check_installed
 from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
 from zoo.training.lock import alone_in
+from zoo.training.objective import Objective, encode_parts, objective_of
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import (
     check_same_in_all,
@@ -25,7 +26,6 @@ from zoo.training.processes import (
     make_accelerator,
     make_model,
 )
-from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import check_sides, check_specials, find_chats, find_data
 from zoo.training.recipe_tokens import make_tokens
@@ -114,7 +114,7 @@ def _trained(
     resume: bool,
 ) -> dict[str, Any] | None:
     """Train a model in a folder that no other run uses. Result and errors are those of `train`."""
-    recipe = start.recipe
+    recipe, labels = start.recipe, labels_in(start.spec, start.origin)
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
     made: AnyTokens | None = None
     rows: Parts | None = None
@@ -124,7 +124,7 @@ def _trained(
             if begins:
                 made = chats.tokens if chats else make_tokens(start, splits.train)
                 check_specials(recipe, made, splits)
-                rows = _encoded(start, splits, made)
+                rows = _encoded(start, splits, objective_of(recipe, made, labels))
     model = make_model(start, accelerator, registry)
     whole = accelerator.unwrap_model(model)
     optimizer = accelerator.prepare(make_optimizer(recipe.optimizer, whole))
@@ -134,9 +134,10 @@ def _trained(
         if made is not None:
             write_companions(made, start, folder)
     tokens = read_tokens(folder, recipe.tokenizer, start.sides, start.published)
+    objective = objective_of(recipe, tokens, labels)
     if rows is None:
-        rows = encode_parts(splits, tokens, recipe, labels_in(start))
-    run = Run(folder, learner, tokens, splits, rows)
+        rows = encode_parts(splits, objective, recipe)
+    run = Run(folder, learner, objective, splits, rows)
     run.learn(resume=resume)
     return run.finish()
 
@@ -173,7 +174,7 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         raise ZooError(Problem(message, help=f"{resuming}{elsewhere}"))
 
 
-def _encoded(start: Start, splits: Splits, tokens: AnyTokens) -> Parts:
+def _encoded(start: Start, splits: Splits, objective: Objective) -> Parts:
     """Encode the data of a new run.
 
     Raises:
@@ -181,20 +182,8 @@ def _encoded(start: Start, splits: Splits, tokens: AnyTokens) -> Parts:
             that needs some.
         InputError: the tokenizer cannot encode a text.
     """
-    recipe = start.recipe
-    found = encode_parts(splits, tokens, recipe, labels_in(start))
-    needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
+    found = encode_parts(splits, objective, start.recipe)
     for (part, examples), rows in zip(splits.parts.items(), found, strict=True):
-        if rows or not examples:
-            continue
-        if isinstance(tokens, ReaderTokens):
-            message = f"the tokenizer makes no tokens of the texts of `{part}`"
-            raise recipe.error(message, "data", part)
-        if part not in needed:
-            continue
-        which = "example" if part == "train" else "held-out example"
-        longest = recipe.training.max_length
-        message = f"no {which} is short enough: all are longer than max_length = {longest}"
-        hint = "state a larger `max_length` in `[training]`"
-        raise recipe.error(message, "training", "max_length", help=hint)
+        if examples and not rows and (error := objective.no_rows(start.recipe, part)):
+            raise error
     return found
