@@ -18,7 +18,7 @@ import zoo
 from zoo.registry import load_registry
 from zoo.running.text import read_text
 from zoo.training.batches import IGNORED, Row
-from zoo.training.encoding import encode_parts
+from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_chats, find_data
 from zoo.training.recipe_tokens import make_tokens
@@ -275,7 +275,8 @@ def read(end: str, *rows: object, recipe: str = RECIPE) -> list[Row]:
     splits = find_data(start.recipe, Path(), start.sides, find_chats(start))
     tokens = make_tokens(start, splits.train)
     assert isinstance(tokens, Tokens)
-    found = encode_parts(splits, tokens, start.recipe).train
+    objective = objective_of(start.recipe, tokens, ())
+    found = encode_parts(splits, objective, start.recipe).train
     assert all(isinstance(row, Row) for row in found)
     return found  # type: ignore[return-value]
 
