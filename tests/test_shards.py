@@ -222,6 +222,15 @@ def test_a_change_of_any_of_the_files_meanwhile_is_told(sharded: Path) -> None:
         assert path.name in str(told.value)
 
 
+def test_a_shard_that_is_shorter_than_its_header(sharded: Path) -> None:
+    last = shards(sharded)[-1]
+    for size in (0, 7, 100):
+        os.truncate(last, size)
+        with pytest.raises(zoo.WeightsError, match="not the shard that") as told:
+            zoo.load(sharded)
+        assert last.name in str(told.value)
+
+
 @pytest.mark.parametrize("n_missing", [1, 3, 4])
 def test_missing_shards(n_missing: int, sharded: Path) -> None:
     files = shards(sharded)
