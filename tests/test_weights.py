@@ -540,6 +540,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     ),
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
+    "long digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 65), "no SHA-256"),
     "fraction": (lambda d, t: d["tensors"][NORM].update(shape=[8.0]), "list of integers"),
     "less than nothing": (
         lambda d, t: d["tensors"][NORM].update(shape=[-8]),
