@@ -538,6 +538,10 @@ EDITS: dict[str, tuple[Edit, str]] = {
         lambda d, t: d["tensors"][NORM].update(shape=[4, 2]),
         "its record says `F32 [4, 2]`",
     ),
+    "record of a dtype": (
+        lambda d, t: d["tensors"][NORM].update(dtype="BF16"),
+        "is `F32 [8]`; its record says `BF16 [8]`",
+    ),
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
     "long digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 65), "no SHA-256"),
