@@ -487,6 +487,19 @@ def test_tensors_that_cannot_be_filled_are_refused_before_any_is_written(
     assert (first == 9).all()
 
 
+@pytest.mark.parametrize("value", [-128, 127])
+def test_integers_take_the_ends_of_their_range(value: int) -> None:
+    assert filled(3, Constant(value), dtype=torch.int8).tolist() == [value] * 3
+
+
+def test_tensors_that_share_one_byte_are_refused() -> None:
+    whole = torch.zeros(5, dtype=torch.int8)
+    parts = {"a": (whole[:3], Constant(1)), "b": (whole[2:], Constant(2))}
+    with pytest.raises(ValueError, match="share memory"):
+        fill(parts, seed=0)
+    assert whole.tolist() == [0] * 5
+
+
 def test_tensors_that_share_memory_are_refused() -> None:
     whole = torch.zeros(10)
     halves: dict[str, tuple[torch.Tensor, Distribution]] = {

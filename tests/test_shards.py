@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from blake3 import blake3
 from breadth import slow
 from safetensors.torch import load_file
 from small_specs import TINY
 from trials import python
 
 import zoo
+from zoo.weights.reader import open_weights
 from zoo.weights.shards import plan_shards
 
 INDEX = "model.safetensors.index.json"
@@ -195,6 +197,38 @@ def test_shards_of_two_versions_are_never_mixed(sharded: Path, tmp_path: Path) -
                 zoo.load(sharded, verify=verify)
         mine.write_bytes(kept)
     zoo.load(sharded)
+
+
+def test_every_byte_of_every_file_is_in_the_digests_of_its_pieces(
+    sharded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoo.weights.reader.PIECE", 100)
+    with open_weights(sharded) as weights:
+        found = weights.blake3()
+    for path in [sharded / INDEX, *shards(sharded)]:
+        content = path.read_bytes()
+        pieces = [content[start : start + 100] for start in range(0, len(content), 100)]
+        assert found.pop(path.name) == [blake3(piece).hexdigest() for piece in pieces]
+    assert not found
+
+
+def test_a_change_of_any_of_the_files_meanwhile_is_told(sharded: Path) -> None:
+    for path in [sharded / INDEX, *shards(sharded)]:
+        with open_weights(sharded) as weights:
+            weights.check_unchanged()
+            os.utime(path, (0, 0))
+            with pytest.raises(zoo.WeightsError, match="it was written to while") as told:
+                weights.check_unchanged()
+        assert path.name in str(told.value)
+
+
+def test_a_shard_that_is_shorter_than_its_header(sharded: Path) -> None:
+    last = shards(sharded)[-1]
+    for size in (0, 7, 100):
+        os.truncate(last, size)
+        with pytest.raises(zoo.WeightsError, match="not the shard that") as told:
+            zoo.load(sharded)
+        assert last.name in str(told.value)
 
 
 @pytest.mark.parametrize("n_missing", [1, 3, 4])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_specs import TINY
 
+import zoo
 from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.fill import fill
-from zoo.sharding.reading import _batches
+from zoo.sharding.reading import _batches, _changed, _read
 from zoo.sharding.shares import Run, runs
+from zoo.weights.reader import open_weights
 
 Box = tuple[tuple[int, int, int], ...]
 
@@ -60,6 +64,36 @@ def test_what_is_read_at_once_fits_its_room(stated: list[tuple[int, int]], room:
     sizes = [sum(n for _, n in batch) for batch in found]
     assert sizes[:-1] == [room] * (len(sizes) - 1)
     assert all(0 < size <= room for size in sizes)
+
+
+def test_what_is_read_in_batches_is_cast_and_counted_in_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoo.sharding.reading.STEP", 20)  # five values of float32
+    name = "encoder.layers.0.ffn.up_proj.weight"
+    model = zoo.build(TINY)
+    values = torch.arange(96.0).view(12, 8)
+    values[0, 0], values[3, 1], values[11, 7] = 7e4, -7e4, 1e5  # float16 ends at 65,504
+    with torch.no_grad():
+        model.get_parameter(name).copy_(values)
+    zoo.save(model, tmp_path / "wide")
+    read = torch.empty(12, 8, dtype=torch.float16)
+    with open_weights(tmp_path / "wide") as weights:
+        assert _read(weights, name, read) == 3
+    assert torch.equal(read, values.half())
+
+
+@pytest.mark.parametrize("n_readers", [1, 2, 3])
+def test_each_tensor_is_hashed_by_one_of_the_readers(n_readers: int, tmp_path: Path) -> None:
+    zoo.save(zoo.build(TINY), tmp_path)
+    file = tmp_path / "model.safetensors"
+    raw = file.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    file.write_bytes(raw[:start] + bytes(byte ^ 1 for byte in raw[start:]))  # none is sound
+    with open_weights(file) as weights:
+        names = list(weights.header.records)
+        told = [_changed(weights, names, number, n_readers) for number in range(n_readers)]
+    assert sorted(name for some in told for name in some) == sorted(names)
 
 
 DISTRIBUTIONS: Sequence[Distribution] = (

@@ -305,7 +305,8 @@ def test_a_truncated_file(tiny_bytes: bytes, tiny: Path) -> None:
     offsets = {*range(17), *range(17, data + 2, 211), *range(data, len(tiny_bytes), 503)}
     for length in sorted(offsets | {data - 1, data, len(tiny_bytes) - 1}):
         tiny.write_bytes(tiny_bytes[:length])
-        assert isinstance(refused(tiny), zoo.WeightsError)
+        error = refused(tiny, "not a whole safetensors file")
+        assert isinstance(error, zoo.WeightsError)
 
 
 @pytest.mark.parametrize("more", [b"\0", b"\0" * 8, b"\0" * 4096])
@@ -537,8 +538,13 @@ EDITS: dict[str, tuple[Edit, str]] = {
         lambda d, t: d["tensors"][NORM].update(shape=[4, 2]),
         "its record says `F32 [4, 2]`",
     ),
+    "record of a dtype": (
+        lambda d, t: d["tensors"][NORM].update(dtype="BF16"),
+        "is `F32 [8]`; its record says `BF16 [8]`",
+    ),
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
+    "long digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 65), "no SHA-256"),
     "fraction": (lambda d, t: d["tensors"][NORM].update(shape=[8.0]), "list of integers"),
     "less than nothing": (
         lambda d, t: d["tensors"][NORM].update(shape=[-8]),
