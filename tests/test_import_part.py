@@ -55,6 +55,8 @@ EXPERTS = {
     "num_experts": 4,
     "top_k_experts": 2,
     "moe_intermediate_size": 8,
+    "use_bidirectional_attention": "vision",
+    "final_logit_softcapping": 30.0,
 }
 DELTA = {
     "linear_num_key_heads": 2,
@@ -215,6 +217,24 @@ def test_its_tensors_come_back_bit_by_bit(name: str, tmp_path: Path) -> None:
         assert torch.equal(found[key], tensor), key
 
 
+@torch.no_grad()
+def test_experts_as_qwen3_5_is_published(tmp_path: Path) -> None:
+    """Those of a layer are one tensor, as in the modules of `transformers`, which saves each."""
+    whole = written("qwen3_5_moe", tmp_path / "source")
+    put(tmp_path / "source", {key: one.clone() for key, one in whole.state_dict().items()})
+    zoo.import_folder(tmp_path / "source", tmp_path / "imported", part="text")
+    zoo.export_folder(tmp_path / "imported", tmp_path / "exported")
+    found = load_file(tmp_path / "exported/model.safetensors")
+    for key, tensor in found.items():
+        own = key.replace("model.", "model.language_model.")
+        assert torch.equal(tensor, whole.state_dict()[own]), key
+    assert "model.layers.0.mlp.experts.gate_up_proj" in found
+    whole.set_experts_implementation("eager")
+    expected = whole(IDS).logits
+    ours = zoo.load(tmp_path / "imported").eval()(IDS)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     written(name, tmp_path / "source")
@@ -356,6 +376,14 @@ def test_parts_that_are_not_there(tmp_path: Path) -> None:
     assert "did you mean `qwen3_5_text`?" in message
     change(source, text_config=...)
     assert "there is no table `text_config`" in refused(source)
+
+
+def test_texts_in_which_tokens_attend_to_later_ones(tmp_path: Path) -> None:
+    """Those of Gemma 4 do so in images, where they do, or all over."""
+    written("gemma4-experts", tmp_path / "source")
+    change(tmp_path / "source", text={"use_bidirectional_attention": "all"})
+    message = refused(tmp_path / "source")
+    assert "texts in which all tokens attend to later ones are not read" in message
 
 
 def test_a_text_that_no_class_of_language_models_is(tmp_path: Path) -> None:
