@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ import transformers
 from families.checkpoints import fill, generator, saved_tensors
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trials import process
 
 import zoo
+from zoo.families import import_plan
+from zoo.families.checkpoint import Stored
+from zoo.families.import_plan import plan_import
+from zoo.families.registered import Families
 from zoo.weights.reader import read_header
 
 Tensors = dict[str, torch.Tensor]
@@ -395,6 +403,18 @@ def test_a_text_that_no_class_of_language_models_is(tmp_path: Path) -> None:
     assert "`transformers` has no class `...ForCausalLM` of `clip_text_model` alone" in message
 
 
+def test_a_text_with_an_encoder(tmp_path: Path) -> None:
+    """`BartForCausalLM` would be its decoder."""
+    source = tmp_path / "source"
+    written("qwen3_5", source)
+    change(source, text={"model_type": "bart"})
+    message = refused(source)
+    assert "`transformers` has no class `...ForCausalLM` of `bart` alone" in message
+    lines = (source / "config.json").read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(lines) if '"model_type": "bart"' in text)
+    assert f"config.json:{line}:5: error" in message
+
+
 def test_a_wrong_value_has_its_place_in_the_file(tmp_path: Path) -> None:
     written("qwen3_5", tmp_path / "source")
     change(tmp_path / "source", hidden_size=5, text={"hidden_size": "16"})
@@ -424,6 +444,65 @@ def test_quantized_weights(tmp_path: Path, inside: bool) -> None:
     found = load_file(tmp_path / "exported/model.safetensors")
     for key, tensor in found.items():
         assert torch.equal(tensor, expected[key.replace("model.", "model.language_model.")]), key
+
+
+NOT_READ = {
+    "florence2",  # a BART
+    "paligemma",  # by default, its text attends to later tokens
+    "kimi_k25",  # `transformers` gives other names to the published ones
+    "shieldgemma2",
+    "qianfan_ocr",
+    "nemo_speechlm",  # with further heads
+    "vibevoice",
+}
+
+
+@pytest.mark.slow
+def test_words_of_the_models_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of the tensors of each whole whose text a family reads, by its default sizes."""
+    registry = zoo.load_registry()
+    families, planned = Families(registry), set()
+    for model_type, name in wholes().items():
+        config = CONFIG_MAPPING[model_type]()
+        with torch.device("meta"):
+            model = getattr(transformers, name)(config)
+        if config.text_config.model_type not in families.by_model_type:
+            continue
+        tied = model.all_tied_weights_keys or {}
+        state = {key: one for key, one in model.state_dict().items() if key not in tied}
+        tensors = {
+            key: Stored(tmp_path, "F32", tuple(one.shape), 0, 4 * one.numel())
+            for key, one in revert_weight_conversion(model, state).items()
+        }
+        config.save_pretrained(tmp_path)
+        monkeypatch.setattr(import_plan, "find_tensors", lambda _, found=tensors: found)
+        if model_type in NOT_READ:
+            with pytest.raises(zoo.ZooError):
+                plan_import(tmp_path, part="text", name="text", registry=registry)
+            continue
+        plan = plan_import(tmp_path, part="text", name="text", registry=registry)
+        n_left_out = sum(one.n_tensors for one in plan.left_out)
+        assert len(plan.tensors) + n_left_out == len(tensors), model_type
+        planned.add(model_type)
+    assert planned > {"qwen3_5_moe", "gemma4", "llama4", "mistral3", "internvl", "voxtral"}
+
+
+def wholes() -> dict[str, str]:
+    """The class of each model type whose default configuration has a text, and makes a model."""
+    found = {}
+    for mapping in (
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    ):
+        for model_type, name in mapping.items():
+            with suppress(Exception), torch.device("meta"):
+                config = CONFIG_MAPPING[model_type]()
+                config.text_config.model_type  # noqa: B018
+                getattr(transformers, name)(config)
+                found[model_type] = name
+    return found
 
 
 def adapter(folder: Path, path: str, like: torch.Tensor) -> Tensors:

@@ -16,6 +16,7 @@ from zoo.json_files import JsonFile
 from zoo.wording import did_you_mean, quoted
 
 _TIED = "tie_word_embeddings"
+_ENCODES = "is_encoder_decoder"
 _OF_ALL = ("dtype", "torch_dtype", KEY, _TIED)
 """The keys of all models of a checkpoint: what the outer configuration states of them counts."""
 
@@ -112,8 +113,11 @@ def _of_all(file: JsonFile, families: Families) -> dict[str, Any]:
 def _class(part: JsonFile, words: PartWords, families: Families) -> str:
     """The class of `transformers` that is the part alone."""
     model_type = part.data["model_type"]
-    for one in families.defaults(model_type).classes:
-        if one.endswith(words.architecture):
+    defaults = families.defaults(model_type)
+    for one in defaults.classes:
+        # Of a model with an encoder of texts, such a class is the decoder.
+        encodes = part.data.get(_ENCODES, defaults.values.get(_ENCODES))
+        if one.endswith(words.architecture) and not encodes:
             return one
     message = f"`transformers` has no class `...{words.architecture}` of {quoted(model_type)} alone"
     raise WeightsError(Problem(message, part.place("model_type")))
