@@ -114,9 +114,9 @@ def _class(part: JsonFile, words: PartWords, families: Families) -> str:
     """The class of `transformers` that is the part alone."""
     model_type = part.data["model_type"]
     defaults = families.defaults(model_type)
+    # Of a model with an encoder of texts, such a class is the decoder.
+    encodes = part.data.get(_ENCODES, defaults.values.get(_ENCODES))
     for one in defaults.classes:
-        # Of a model with an encoder of texts, such a class is the decoder.
-        encodes = part.data.get(_ENCODES, defaults.values.get(_ENCODES))
         if one.endswith(words.architecture) and not encodes:
             return one
     message = f"`transformers` has no class `...{words.architecture}` of {quoted(model_type)} alone"
