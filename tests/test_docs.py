@@ -105,6 +105,7 @@ def test_page(page: str, tmp_path: Path) -> None:
     if page == "docs/import.md":
         make_checkpoint(tmp_path / "checkpoint")
         make_adapter(tmp_path / "adapter")
+        make_checkpoint_of_several(tmp_path / "qwen-checkpoint")
     if page == "docs/generate.md":
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
@@ -137,6 +138,18 @@ def make_adapter(folder: Path) -> None:
         f"{name}.lora_B.weight": torch.ones(16, 2),
     }
     save_file(factors, folder / "adapter_model.safetensors")
+
+
+def make_checkpoint_of_several(folder: Path) -> None:
+    """Write a checkpoint of a text model and an encoder of images that a user has downloaded."""
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24}
+    text = {"vocab_size": 40, "num_hidden_layers": 4, "num_attention_heads": 2, "head_dim": 8}
+    text |= {"num_key_value_heads": 1, "linear_num_key_heads": 1, "linear_num_value_heads": 2}
+    images = {"depth": 1, "num_heads": 2, "out_hidden_size": 16, "num_position_embeddings": 16}
+    config = Qwen3_5Config(text_config=sizes | text, vision_config=sizes | images)
+    Qwen3_5ForConditionalGeneration(config).save_pretrained(folder)
 
 
 def make_image_checkpoints(folder: Path) -> None:

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     help="The new folder.  [default: the model's name]",
 )
 @click.option(
+    "--part",
+    metavar="NAME",
+    help="The part to import of a checkpoint of several models: `text`, its language model alone.",
+)
+@click.option(
     "--adapter",
     metavar="DIR",
     type=AddressType(),
@@ -47,6 +52,7 @@ def import_(
     registries: Registries,
     source: Path | str,
     output: Path | None,
+    part: str | None,
     adapter: Path | str | None,
     name: str | None,
     as_json: bool,
@@ -62,13 +68,16 @@ def import_(
     from zoo.cli.making import import_and_save
 
     gc.enable()
-    report = import_and_save(source, output, adapter=adapter, name=name, registry=registry)
+    report = import_and_save(
+        source, output, part=part, adapter=adapter, name=name, registry=registry
+    )
     print_report(
         as_json,
         report,
         lambda r: (
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
             f"{_commits(r['sources'])}"
+            f"{_left_out(r['left_out'])}"
             f"{_dequantized(r['quantization'], r['dtype'])}"
             f"{_merged(r['adapter'])}"
             f"{_others(r['dtype'], r['other_dtypes'])}{_made(r['made'])}"
@@ -88,6 +97,15 @@ def _commits(sources: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each commit that was downloaded."""
     lines = [f"{one['repo']} at the commit {one['revision']}" for one in sources if "repo" in one]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _left_out(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each part that was not imported."""
+    return "".join(
+        f"left out: {counted(one['n_tensors'], 'tensor')} of `{one['prefix']}`, "
+        f"{one['n_bytes']:,} bytes\n"
+        for one in parts
+    )
 
 
 def _merged(adapter: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,7 @@ def import_and_save(
     source: Path | str,
     output: Path | None,
     *,
+    part: str | None,
     adapter: Path | str | None,
     name: str | None,
     registry: Registry,
@@ -158,12 +159,13 @@ def import_and_save(
 
         whole = here(source, SELECTED)
         change = None if adapter is None else here(adapter, ADAPTER)
-        found = plan_import(whole, adapter=change, name=name, registry=registry)
+        found = plan_import(whole, part=part, adapter=change, name=name, registry=registry)
         folder = output if output is not None else Path(found.spec.name)
         with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
             digest = save_import(found, folder, on_bytes=bar.advance)
     return {
         **_imported(found),
+        "part": part,
         "adapter": None if adapter is None else str(adapter),
         "sources": sources,
         "path": str(folder),
@@ -183,5 +185,6 @@ def _imported(found: Import) -> dict[str, Any]:
         "dtype": usual,
         "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "quantization": found.origin.quantization,
+        "left_out": [asdict(one) for one in found.left_out],
         "made": [companion.name for companion in found.made],
     }

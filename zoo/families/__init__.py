@@ -21,6 +21,7 @@ conversion.py           carries a plan out on all cores; relayout.py, for one te
 reader.py               reads tensors; tensor_writer.py writes them, and hashes them on the way
 
 Of some checkpoints:
+part.py                 one of several models, such as the language model alone
 sentence.py             the layers that sentence-transformers adds
 marian_tokenizer.py     tokenizers, made of those of Marian
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError, noted
 from zoo.extends import NAME_PATTERN
@@ -27,6 +28,7 @@ from zoo.families.origin import (
     read_companions,
     stated_dtype,
 )
+from zoo.families.part import LeftOut, find_part
 from zoo.families.plan import Plan, active_rules, make_plan
 from zoo.families.quantized.dequantized import dequantized
 from zoo.families.quantized.stated import KEY
@@ -38,7 +40,7 @@ from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
 from zoo.files.hints import of_repository
 from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG, SETTINGS
-from zoo.json_files import JsonFile, json_value, read_json
+from zoo.json_files import json_value, read_json
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Record
@@ -52,7 +54,8 @@ _OPEN_CLIP = "open_clip_config.json"
 @dataclass(frozen=True)
 class Import:
     """A planned import, before any tensor is read; `tensors` are those that will be. `made` are
-    files that the checkpoint does not have, made of some that it has."""
+    files that the checkpoint does not have, made of some that it has; `left_out` are its tensors
+    that are of other parts than the one that is imported."""
 
     spec: ModelSpec
     family: Family
@@ -61,6 +64,7 @@ class Import:
     origin: Origin
     companions: tuple[Companion, ...]
     made: tuple[Companion, ...]
+    left_out: tuple[LeftOut, ...]
     where: Place
 
     @property
@@ -93,6 +97,7 @@ class Import:
 def plan_import(
     source: Path,
     *,
+    part: str | None = None,
     adapter: Path | None = None,
     name: str | None = None,
     registry: Registry | None = None,
@@ -101,6 +106,8 @@ def plan_import(
 
     Args:
         source: a folder with `config.json` and safetensors.
+        part: the part of a checkpoint of several models that is imported, such as `text`; None for
+            the whole.
         adapter: the folder of an adapter that is merged into the tensors.
         name: the name of the model; by default that of the adapter's folder, or of the source.
         registry: where families and components are looked up.
@@ -113,16 +120,21 @@ def plan_import(
     registry = load_registry() if registry is None else registry
     where = Place(str(source))
     _check_folder(source, where)
-    file = read_json(source / CONFIG)
+    published = read_json(source / CONFIG)
     change = None if adapter is None else read_adapter(adapter)
     name = (adapter or source).resolve().name if name is None else name
     _check_name(name, where)
     families = Families(registry)
+    taken = None if part is None else find_part(part, published, families)
+    file = published if taken is None else taken.file
     family = families.family_of(file)
     words = families.vocabulary.sentence
     sentence = SentenceHead() if words is None else find_sentence_head(source, words)
     family = with_rules(family, dense_rules(sentence.tensors))
-    found, quantization = dequantized(find_tensors(source), file)
+    there, left_out = find_tensors(source), tuple[LeftOut, ...]()
+    if taken is not None:
+        there, left_out = taken.sorted_out(there, where)
+    found, quantization = dequantized(there, file)
     stored = {**found, **sentence.tensors}
     old_names = _old_names(stored, family.legacy, where)
     tensors = {key: stored[old] for key, old in old_names.items()}
@@ -132,9 +144,11 @@ def plan_import(
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     check_read(scope, families, KEY)
     companions = _companions(source, adapter, sentence.files)
+    stated = {key: v for key, v in file.data.items() if quantization is None or key != KEY}
     origin = Origin(
         family=family.name,
-        config=file.text if quantization is None else _without_key(file, KEY),
+        config=published.text if stated == published.data else _text(stated),
+        part_of=None if taken is None else str(published.data.get("model_type")),
         quantization=quantization,
         adapter=None
         if change is None
@@ -144,13 +158,13 @@ def plan_import(
         files={companion.name: companion.sha256 for companion in companions},
     )
     idle = set(plan.dropped) - plan.computed.keys()
-    whole = tensors if change is None else adapted(tensors, change, plan, spec)
+    whole = tensors if change is None else adapted(tensors, change, plan, spec, taken)
     read = {key: tensor for key, tensor in whole.items() if key not in idle}
     made = marian_tokenizers(companions, source)
     if family.generation and not any(one.name == SETTINGS for one in companions):
         settings = f"{json.dumps(scope.generation(), indent=2)}\n"
         made = (*made, Companion(SETTINGS, settings.encode()))
-    planned = Import(spec, family, plan, read, origin, companions, made, where)
+    planned = Import(spec, family, plan, read, origin, companions, made, left_out, where)
     _check_dtypes(planned)
     usual = next(iter(planned.dtypes))
     if stated_dtype(file.data) in (None, usual):
@@ -222,10 +236,9 @@ def _check_folder(source: Path, where: Place) -> None:
         raise WeightsError(Problem(f"{message} reads", where, hint))
 
 
-def _without_key(file: JsonFile, key: str) -> str:
-    """The text of a JSON file without a key of its object."""
-    left = {name: value for name, value in file.data.items() if name != key}
-    return json.dumps(left, indent=2, ensure_ascii=False) + "\n"
+def _text(data: Mapping[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def _check_name(name: str, where: Place) -> None:

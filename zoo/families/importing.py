@@ -35,6 +35,7 @@ def import_folder(
     source: str | Path,
     output: str | Path,
     *,
+    part: str | None = None,
     adapter: str | Path | None = None,
     name: str | None = None,
     registry: Registry | None = None,
@@ -49,6 +50,8 @@ def import_folder(
     Args:
         source: a folder with `config.json` and safetensors.
         output: the new folder.
+        part: the part of a checkpoint of several models that is imported, such as `text`, the
+            language model of one that also reads images; None for the whole.
         adapter: the folder of a LoRA adapter, as PEFT writes it, that is merged into the weights.
         name: the name of the model; by default that of `output`.
         registry: where families and components are looked up.
@@ -67,7 +70,7 @@ def import_folder(
     if adapter is not None:
         adapter = checked_path(adapter, "`adapter` is the path of a folder")
     name = Path(os.path.realpath(output)).name if name is None else name
-    found = plan_import(source, adapter=adapter, name=name, registry=registry)
+    found = plan_import(source, part=part, adapter=adapter, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)
 
 

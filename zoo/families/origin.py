@@ -45,6 +45,8 @@ class Origin(BaseModel):
     config: str
     """The text of its config.json: as JSON inside the header, 1.0 would become 1. If its weights
     were quantized, without what says so."""
+    part_of: str | None = None
+    """The `model_type` of the checkpoint of several models, of which `config` describes a part."""
     dtype: str | None = None
     """The dtype of most of its tensors of floats, if it is not the one that its config.json states:
     as a header calls it."""

@@ -90,12 +90,25 @@ class Families:
                 Problem(
                     f"no family reads the model_type {quoted(model_type)}",
                     file.place("model_type"),
-                    help=(f"did you mean `{near}`? " if near else "")
+                    help=self._part_alone(file)
+                    or (f"did you mean `{near}`? " if near else "")
                     + "`zoo families` lists them, docs/write-a-family.md tells how to write one",
                     related=self._perhaps_missing(),
                 )
             )
         return self.family(self.by_model_type[model_type])
+
+    def _part_alone(self, file: JsonFile) -> str | None:
+        """The hint that a part of a checkpoint can be read; None if none can."""
+        for name, words in self.vocabulary.parts.items():
+            inner = file.data.get(words.config)
+            model_type = inner.get("model_type") if isinstance(inner, dict) else None
+            if model_type in self.by_model_type:
+                return (
+                    f"`zoo import --part {name}` reads the {quoted(model_type)} of its "
+                    f"`{words.config}`, and leaves the rest out"
+                )
+        return None
 
     def config_of_class(self, architecture: str) -> JsonFile:
         """Return the configuration that states a class of `transformers` and its model type, and
@@ -132,6 +145,7 @@ class Families:
                     activations={**merged.activations, **own.activations},
                     rope={**merged.rope, **own.rope},
                     sentence=own.sentence or merged.sentence,
+                    parts={**merged.parts, **own.parts},
                     inert=merged.inert | own.inert,
                 )
         return merged

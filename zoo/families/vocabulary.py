@@ -61,6 +61,35 @@ class SentenceWords(BaseModel):
     """The head's name of each activation of a dense layer."""
 
 
+class PartWords(BaseModel):
+    """How one of several models in a checkpoint, such as the language model, is told from the
+    others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    """The key of its configuration."""
+    architecture: str
+    """The end of the name of the class of `transformers` that it is alone."""
+    names: Mapping[str, str]
+    """How the names of its tensors begin, and how in this class; the first that fits counts."""
+    others: frozenset[str]
+    """The first words of the names of the tensors of others, perhaps with `model.` in front."""
+
+    def own(self, name: str) -> str:
+        """The name of a tensor or module in the class of the part alone."""
+        for old, new in self.names.items():
+            if name.startswith(old):
+                return f"{new}{name.removeprefix(old)}"
+        return name
+
+    def other(self, name: str) -> str | None:
+        """How the name of a tensor begins that belongs to another part; None for others."""
+        base = "model." if name.startswith("model.") else ""
+        word = name.removeprefix(base).partition(".")[0]
+        return f"{base}{word}" if word in self.others else None
+
+
 class Vocabulary(BaseModel):
     """The words of configurations."""
 
@@ -72,6 +101,8 @@ class Vocabulary(BaseModel):
     """The kind of position for each `rope_type`."""
     sentence: SentenceWords | None = None
     """The words of sentence-transformers."""
+    parts: Mapping[str, PartWords] = Field(default_factory=dict[str, PartWords])
+    """The parts of checkpoints of several models that are models alone."""
     inert: frozenset[str] = frozenset()
     """Keys of configurations that do not affect the results of a model in evaluation."""
 

@@ -8,6 +8,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.adapters.adapter import Adapter, Factors
 from zoo.families.adapters.tensor import Adapted, Update
 from zoo.families.checkpoint import Stored
+from zoo.families.part import Part
 from zoo.families.plan import Plan
 from zoo.families.quantized.tensor import Quantized
 from zoo.spec import ModelSpec
@@ -16,7 +17,11 @@ from zoo.wording import quoted
 
 
 def adapted(
-    tensors: Mapping[str, Stored | Quantized], adapter: Adapter, plan: Plan, spec: ModelSpec
+    tensors: Mapping[str, Stored | Quantized],
+    adapter: Adapter,
+    plan: Plan,
+    spec: ModelSpec,
+    part: Part | None,
 ) -> dict[str, Stored | Quantized | Adapted]:
     """Put adapted tensors in the place of those that an adapter changes.
 
@@ -25,12 +30,13 @@ def adapted(
         adapter: the adapter.
         plan: what becomes of the tensors.
         spec: the spec of the model.
+        part: the part of the checkpoint that is the model; None if all of it is.
 
     Raises:
         WeightsError: the adapter changes a tensor that is not there, or of another shape, that the
             model has no use for, or that is one with another, which the adapter leaves as it is.
     """
-    return {**tensors, **_Merge(tensors, adapter, plan, spec).adapted()}
+    return {**tensors, **_Merge(tensors, adapter, plan, spec, part).adapted()}
 
 
 class _Merge:
@@ -42,8 +48,10 @@ class _Merge:
         adapter: Adapter,
         plan: Plan,
         spec: ModelSpec,
+        part: Part | None,
     ) -> None:
         self.tensors, self.adapter, self.plan, self.spec = tensors, adapter, plan, spec
+        self.part = part
         self.steps = {key: step for step in plan.steps for key in step.sources}
         self.by_end: dict[str, list[str]] = {}
         for key in tensors:
@@ -89,6 +97,8 @@ class _Merge:
         Raises:
             WeightsError: there is none, or more than one; or it cannot be adapted.
         """
+        if self.part is not None:
+            name = self.part.words.own(name)
         if name in self.tensors:
             found = [name]
         else:
