@@ -520,7 +520,7 @@ def test_files_of_models_are_below_the_registry_that_names_them(
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["components", "layer_*"], {"norm": ["layer_norm"]}),
+        (["components", "layer_*"], {"block": ["layer_input"], "norm": ["layer_norm"]}),
         (["models", "llama-3-*b"], {IN_REGISTRY: ["llama-3-8b", "llama-3-70b"]}),
         (["vaswani-b[ai]*"], {IN_REGISTRY: ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
@@ -528,10 +528,10 @@ def test_files_of_models_are_below_the_registry_that_names_them(
             ["components", "emb*"],
             {
                 "embedding": [
-                    *("tokens", "normed_tokens", "vectors", "conv_frontend", "waveform"),
-                    *("patches", "normed_patches", "spectrogram_patches", "projected_vectors"),
-                    *("conv2d_frontend", "waveform_stem", "prenormed_patches", "patch_vectors"),
-                    "normed_patch_vectors",
+                    *("tokens", "normed_tokens", "layered_tokens", "vectors", "conv_frontend"),
+                    *("waveform", "patches", "normed_patches", "spectrogram_patches"),
+                    *("projected_vectors", "conv2d_frontend", "waveform_stem"),
+                    *("prenormed_patches", "patch_vectors", "normed_patch_vectors"),
                 ]
             },
         ),
