@@ -133,7 +133,12 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "a key of another kind": (
         spec('ffn = { kind = "mlp", «n_experts» = 8 }'),
-        [("unknown key `n_experts` in `ffn`", "help: `n_experts` is a key of the ffn `moe`")],
+        [
+            (
+                "unknown key `n_experts` in `ffn`",
+                "help: `n_experts` is a key of the ffn `moe` or `normed_moe`",
+            )
+        ],
     ),
     "a key of another kind in the words of another library, and of other tables": (
         spec(
@@ -155,7 +160,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
                 "unknown key `max_length`",
                 "help: `max_length` is a key of the position `learned` or `sinusoidal`",
             ),
-            ("unknown key `n_experts`", "help: `n_experts` is a key of the ffn `moe`"),
+            (
+                "unknown key `n_experts`",
+                "help: `n_experts` is a key of the ffn `moe` or `normed_moe`",
+            ),
         ],
     ),
     "a key of another builder": (
