@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from zoo.errors import InputError, Place, Problem, placed
+from zoo.errors import InputError, Place, Problem, placing
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -215,10 +215,8 @@ def _tools_in(path: Path) -> list[dict[str, Any]] | None:
     from zoo.json_files import json_value, read_bytes
     from zoo.running.chat import read_tools
 
-    try:
+    with placing(Place(str(path))):
         return read_tools(json_value(path, read_bytes(path)))
-    except InputError as error:
-        raise placed(error, Place(str(path))) from None
 
 
 def message(role: str, content: str) -> dict[str, str]:

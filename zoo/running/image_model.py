@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, placed
+from zoo.errors import InputError, Place, Problem, placing
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Given
@@ -231,12 +231,10 @@ class ImageModel:
             raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
         rows: list[Input] = []
         for number, label in enumerate(labels):
-            try:
+            with placing(Place(f"label {label!r:.80}")):
                 if label in labels[:number]:
                     raise InputError("the label is stated twice")
                 rows.append(Input(ids_to_compare(self.text, label, spec=spec, what="label")))
-            except InputError as error:
-                raise placed(error, Place(f"label {label!r:.80}")) from None
         return torch.stack(vectors_of(self.transformer, rows))
 
 
