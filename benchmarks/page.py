@@ -18,7 +18,7 @@ from benchmarks.measure import Ratio, Samples
 from benchmarks.peers import versions
 from benchmarks.place import CPU, Place
 from benchmarks.plots import draw
-from zoo.benching.machine import processor
+from zoo.machine import processor
 
 Results = Sequence[Ratio] | Sequence[Curve]
 
@@ -82,7 +82,7 @@ def circumstances(place: Place = CPU) -> str:
         f"{datetime.now(UTC):%Y-%m-%d}: Python {platform.python_version()}, {found}.",
         *([f"Not installed, and not measured: {missing}."] if missing else []),
         *([] if place.on_cpu else [f"{place}: {rates(place)}."]),
-        f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, "
+        f"{processor.name()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads{dtype}; load when it began {os.getloadavg()[0]:.1f}.",
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -120,6 +120,7 @@ def row(ratio: Ratio, *, counted: bool) -> str:
 
 def amount(value: float, unit: str) -> str:
     """Return a number with three digits and its unit."""
-    if unit == "s" and value < 1:
+    whole = 999.5  # what rounds to four digits
+    if unit == "s" and 1e3 * value < whole:
         value, unit = 1e3 * value, "ms"
-    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
+    return f"{value:.3g} {unit}" if value < whole else f"{value:,.0f} {unit}"

@@ -18,7 +18,7 @@ from benchmarks import forward, generation, growth, limits, measure, training
 from benchmarks.__main__ import run
 from benchmarks.growth import Curve, Size
 from benchmarks.measure import Ratio, Samples, in_turn, timed
-from benchmarks.page import Results, table
+from benchmarks.page import Results, amount, table
 from benchmarks.peers import hugging_face
 from benchmarks.place import Place
 
@@ -187,3 +187,18 @@ def test_the_limit_counts_the_products_of_weights_with_tokens(
         seconds = limits.products(lambda: model(tokens))()
     # 12 d^2 weights in each of two layers, and the head.
     assert seconds == pytest.approx(1.5 * 256 * (2 * 12 * 32**2 + 60 * 32) / 8**3)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "told"),
+    [
+        (0.0123, "s", "12.3 ms"),
+        (0.99949, "s", "999 ms"),
+        (0.9997, "s", "1 s"),
+        (12.34, "s", "12.3 s"),
+        (999.7, "MB", "1,000 MB"),
+        (1234.5, "MB", "1,234 MB"),
+    ],
+)
+def test_amounts_have_three_digits(value: float, unit: str, told: str) -> None:
+    assert amount(value, unit) == told

@@ -295,6 +295,7 @@ def test_every_page_is_run_or_generated() -> None:
         "docs/performance.md",
         "docs/performance-avx2.md",
         "docs/performance-h200.md",
+        "docs/performance-intel.md",
         "docs/recipe.md",
         "docs/security.md",
         "docs/reliability.md",

@@ -18,8 +18,8 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zoo.linear import Linear, activated, together
-from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH
+from zoo.linear import LARGE, Linear, activated, together
+from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, ManyRows, Transposed
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
@@ -37,10 +37,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small maps as large, except in tests of that limit; and all processors as one kind."""
-    monkeypatch.setattr("zoo.linear.AVX2_ONLY", False)
+    for name in ("AVX2_ONLY", "INTEL"):
+        monkeypatch.setattr(f"zoo.linear.{name}", False)
+    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 0)
+    monkeypatch.setattr("zoo.linear.LARGE_AS_STORED", LARGE)
     if request.function is not test_what_is_too_small_for_onednn:
-        monkeypatch.setattr("zoo.linear.LARGE", 1)
-        monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
+        for name in ("LARGE", "LARGE_AS_STORED", "MANY_ROWS"):
+            monkeypatch.setattr(f"zoo.linear.{name}", 1)
 
 
 class Called(TorchDispatchMode):
@@ -228,6 +231,68 @@ def test_a_processor_with_avx2_only(monkeypatch: pytest.MonkeyPatch) -> None:
     f.pack(ROWS)
     with torch.no_grad():
         assert called(lambda: f(x)) == 1
+
+
+@pytest.fixture
+def intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor of Intel's with AVX-512."""
+    monkeypatch.setattr("zoo.linear.INTEL", True)
+    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 3)
+
+
+@pytest.mark.usefixtures("intel")
+def test_a_processor_of_intels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MKL computes up to three rows, smaller maps, and what learns, to the last bit."""
+    monkeypatch.setattr("zoo.linear.LARGE_AS_STORED", 30)
+    for f, n_rows, learns, times in (
+        (made(), 3, False, 0),
+        (made(), 4, False, 1),
+        (made(), 128, False, 1),
+        (made(), 128, True, 0),
+        (made(n_out=5), 128, False, 0),
+    ):
+        x = torch.randn(n_rows, 5)
+        with torch.set_grad_enabled(learns):
+            assert called(lambda f=f, x=x: f(x)) == times
+            close(f(x), exact(f, x))
+            if times == 0:
+                assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
+    monkeypatch.setattr("zoo.linear.AVX2_ONLY", True)
+    with torch.no_grad():
+        assert called(lambda: made()(torch.randn(4, 5))) == 0
+
+
+@pytest.mark.usefixtures("intel")
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_for_intels(bias: bool) -> None:
+    """One row has columns; two and three have no copy, and none for more is used for them."""
+    activation, layouts = torch.nn.GELU(), []
+    for rows in (1, 2, 3, 4):
+        maps = [made(33, 50, bias=bias), made(33, 60, bias=not bias)]
+        for f in maps:
+            f.pack(rows)
+        layouts.append(None if maps[0].packed is None else type(maps[0].packed.layout))
+        for n_rows in (1, 2, 3, 4):
+            x = torch.randn(1, n_rows, 33)
+            with torch.inference_mode(), Called() as run:
+                close(maps[0](x), exact(maps[0], x))
+                close(activated(maps[0], activation, x), activation(exact(maps[0], x)))
+                for f, found in zip(maps, together(maps, x), strict=True):
+                    close(found, exact(f, x))
+            by_onednn = 0 if n_rows < 4 else 3 if rows == 4 else 4
+            assert (run.names.count(ONEDNN), run.names.count(BAG)) == (by_onednn, 0)
+    assert layouts == [Transposed, None, None, ManyRows]
+
+
+@pytest.mark.usefixtures("intel")
+def test_one_row_in_bfloat16_on_intels() -> None:
+    """MKL has no such products."""
+    f = made().bfloat16()
+    f.pack(1)
+    with torch.inference_mode():
+        assert called(lambda: f(torch.randn(1, 5).bfloat16())) == (
+            HAS_BAGS or torch.bfloat16 in ONEDNN_DTYPES
+        )
 
 
 def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

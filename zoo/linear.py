@@ -15,15 +15,20 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from zoo.machine.prepacking import (
     AVAILABLE,
     AVX2_ONLY,
+    INTEL,
     POINTWISE,
     Layout,
+    are_mkls,
     layout_for,
     overwritten,
     product,
 )
 
 LARGE = 2**16
-"""The number of weights from which oneDNN is faster than MKL."""
+"""The number of weights from which a matrix is packed."""
+
+LARGE_AS_STORED = 2**20 if INTEL else LARGE
+"""The number of weights from which oneDNN is faster than MKL, unless they are packed."""
 
 MANY_ROWS = 128
 """With gradients, fewer rows are computed as `nn.Linear` does, to the last bit. Without, so many
@@ -59,9 +64,12 @@ class Linear(nn.Linear):
     torch would use MKL, which on processors that are not Intel's uses half of the width of AVX-512,
     and with few rows reads the weight at half the speed of memory. On two Zen 4 cores a map of 768
     to 3,072 takes 0.5 of MKL's time for one row, 0.6 for 32 and 0.8 for 512; on two Zen 3 cores,
-    which have AVX2 only, 0.5, 0.7 and 1.1, so there MKL computes many rows. `pack` makes few rows
-    faster still, for models that generate. With gradients, few rows are computed by MKL. Under
-    `torch.compile`, one row on a CPU is a sum that the compiler makes a loop of.
+    which have AVX2 only, 0.5, 0.7 and 1.1, so there MKL computes many rows. On Intel's processors
+    it computes up to three, what has gradients, and with AVX2 everything that is not packed; there
+    oneDNN takes 0.7 of its time for 8 rows, and 0.9 to 1 for many. `pack` makes few rows faster
+    still, for models that generate. With gradients, few rows are computed by MKL. Under
+    `torch.compile`, one row on a CPU that is not MKL's is a sum, which the compiler makes a loop
+    of.
     `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
     """
 
@@ -71,13 +79,13 @@ class Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features)."""
         if not torch.is_grad_enabled():
-            if is_compiled() and self._is_one_row(x):
+            if is_compiled() and self._is_one_row(x) and not are_mkls(x):
                 return self.as_a_sum(x)
             found = self.without_gradients(x)
             return F.linear(x, self.weight, self.bias) if found is None else found
         if self.packed is not None and any(one.requires_grad for one in self.parameters()):
             self.packed = None  # not every optimizer lets torch count what it changes
-        if AVX2_ONLY or _are_few(x, self.weight) or not self.takes(x):
+        if AVX2_ONLY or INTEL or _are_few(x, self.weight) or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
@@ -186,7 +194,9 @@ def _is_on() -> bool:
 
 def _is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x weight^T is in float32, and of sizes for which oneDNN takes less time."""
-    if x.dtype != torch.float32 or weight.dtype != torch.float32 or weight.numel() < LARGE:
+    if x.dtype != torch.float32 or weight.dtype != torch.float32 or are_mkls(x):
+        return False
+    if weight.numel() < LARGE_AS_STORED or (INTEL and AVX2_ONLY):
         return False
     return not AVX2_ONLY or _are_few(x, weight) or weight.shape[0] >= VOCABULARY
 

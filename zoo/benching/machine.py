@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 
 import torch
 
 import zoo
-
-
-def processor() -> str:
-    """Return the name of the processor, as Linux reports it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+from zoo.machine import processor
 
 
 def hardware(device: torch.device) -> str:
     """Return the name of a device: of a CPU also the vectors that torch uses."""
     if device.type == "cpu":
-        return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"
+        return f"{processor.name()}, {torch.backends.cpu.get_cpu_capability()}"
     name = getattr(torch.get_device_module(device), "get_device_name", None)
     return str(device) if name is None else str(name(device))
 
