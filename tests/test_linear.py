@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zoo.linear import LARGE, Linear, activated, together
+from zoo.linear import Linear, activated, together
 from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, ManyRows, Transposed
 from zoo_components.modules.dropout import Dropout
 
@@ -39,11 +39,11 @@ def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Treat small maps as large, except in tests of that limit; and all processors as one kind."""
     for name in ("AVX2_ONLY", "INTEL"):
         monkeypatch.setattr(f"zoo.linear.{name}", False)
+    monkeypatch.setattr("zoo.linear.AS_STORED", 1)
     monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 0)
-    monkeypatch.setattr("zoo.linear.LARGE_AS_STORED", LARGE)
     if request.function is not test_what_is_too_small_for_onednn:
-        for name in ("LARGE", "LARGE_AS_STORED", "MANY_ROWS"):
-            monkeypatch.setattr(f"zoo.linear.{name}", 1)
+        monkeypatch.setattr("zoo.linear.LARGE", 1)
+        monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
 
 
 class Called(TorchDispatchMode):
@@ -243,7 +243,7 @@ def intel(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("intel")
 def test_a_processor_of_intels(monkeypatch: pytest.MonkeyPatch) -> None:
     """MKL computes up to three rows, smaller maps, and what learns, to the last bit."""
-    monkeypatch.setattr("zoo.linear.LARGE_AS_STORED", 30)
+    monkeypatch.setattr("zoo.linear.AS_STORED", 30)
     for f, n_rows, learns, times in (
         (made(), 3, False, 0),
         (made(), 4, False, 1),
