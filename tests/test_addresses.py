@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from loopback_hub import Hub, loopback_hub
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from transformers import LlamaConfig, LlamaForCausalLM
 from trials import Refused, contents, process
 
@@ -68,6 +68,26 @@ def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, stor
     assert "pytorch_model.bin" not in asked
     assert [*(store.root / "work").iterdir()] == []
     assert [*(store.root / "partial").iterdir()] == []
+
+
+def test_the_language_model_of_a_checkpoint_of_the_hub(
+    hub: Hub, checkpoint: Path, project: Path
+) -> None:
+    """It is what the language model of a folder is, and what is left out is told."""
+    text = json.loads((checkpoint / "config.json").read_text())
+    whole = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
+    (checkpoint / "config.json").write_text(json.dumps({**whole, "text_config": text}))
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    tensors["vision_tower.embeddings.weight"] = torch.ones(2, 8)
+    (checkpoint / "model.safetensors").write_bytes(save(tensors))
+    publish(hub, "owner/Tiny-Llava", checkpoint)
+    done = imported("hf://owner/Tiny-Llava", "--part", "text")
+    assert done.returncode == 0, done.stderr
+    assert f"owner/Tiny-Llava at the commit {COMMIT}\n" in done.stdout
+    assert "left out: 1 tensor of `vision_tower`, 64 bytes\n" in done.stdout
+    zoo.import_folder(checkpoint, "from-folder", part="text", name="Tiny-Llava")
+    assert contents(project / "Tiny-Llava") == contents(project / "from-folder")
 
 
 @pytest.mark.parametrize("revision", ["step3000", COMMIT])

@@ -386,6 +386,22 @@ def test_parts_that_are_not_there(tmp_path: Path) -> None:
     assert "there is no table `text_config`" in refused(source)
 
 
+@pytest.mark.parametrize("part", [None, "text"])
+def test_a_folder_that_is_no_checkpoint(tmp_path: Path, part: str | None) -> None:
+    """What is named is a checkpoint in it, and no spec."""
+    (tmp_path / "spec.toml").write_text("")
+    (tmp_path / "sub").mkdir()
+    message = refused(tmp_path / "sub", part)
+    assert message == (
+        f"{tmp_path / 'sub'}: error: this is no published checkpoint, whose folder would hold a "
+        "config.json"
+    )
+    (tmp_path / "sub/config.json").write_text("{}")
+    with pytest.raises(zoo.ZooError, match="this is no published checkpoint") as error:
+        plan_import(tmp_path, part=part, name="text")
+    assert str(error.value).endswith(f"help: name what is meant: `{tmp_path / 'sub'}`")
+
+
 def test_texts_in_which_tokens_attend_to_later_ones(tmp_path: Path) -> None:
     """Those of Gemma 4 do so in images, where they do, or all over."""
     written("gemma4-experts", tmp_path / "source")

@@ -16,6 +16,7 @@ from trials import Refused, said
 
 import zoo
 from zoo.registry import load_registry
+from zoo.running import chat as chat_module
 from zoo.running.text import read_text
 from zoo.training.batches import IGNORED, Row
 from zoo.training.objective import encode_parts, objective_of
@@ -333,6 +334,22 @@ def test_calls_are_learned_as_answers_are(
         assert as_lists(row) == expected(made, short, [])
 
 
+def test_messages_are_read_once_for_all_answers(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(BLOCKS)
+    checked: list[object] = []
+    validate = chat_module._Message.model_validate
+
+    def counted(message: object) -> Any:
+        checked.append(message)
+        return validate(message)
+
+    monkeypatch.setattr(chat_module._Message, "model_validate", counted)
+    read("<|im_end|>", {"messages": CHAT * 20, "tools": TOOLS})
+    assert len(checked) == len(CHAT) * 20
+
+
 def test_tools_that_move_make_a_text_for_each_question(project: Path) -> None:
     """The call and what is told of its result are in one text; the next question has the tools."""
     made = write_model(LAST_USER)
@@ -476,14 +493,27 @@ def test_tools_that_a_recipe_names_are_there(project: Path, refused: Refused) ->
     assert told in refused("validate", "recipe.toml")
 
 
+NO_TOOLS = {
+    "[": "tools.json:1:2: error: not JSON",
+    "null": "tools.json: error: the tools of the chat must be an array, not `None`",
+    '[{"a": NaN}]': "tools.json: error: not JSON: NaN is no number",
+    '[{"a": 1, "a": 2}]': "tools.json: error: not JSON: the key `a` is written twice",
+}
+"""Files of tools, and what is told of them."""
+
+
 def test_tools_go_with_chats(project: Path, refused: Refused) -> None:
     write_model(BLOCKS)
     Path("tools.json").write_text(json.dumps([*TOOLS, 3]))
     assert "--tools goes with --chat" in refused("run", "mine", "a", "--tools", "tools.json")
     told = "tools.json: error: tool 3 of the chat: must be a table, not the integer `3`"
     assert told in refused("run", "mine", "a", "--chat", "--tools", "tools.json")
-    Path("tools.json").write_text("[")
-    told = refused("run", "mine", "a", "--chat", "--tools", "tools.json")
-    assert "tools.json:1:2: error: not JSON" in told
+    for text, told in NO_TOOLS.items():
+        Path("tools.json").write_text(text)
+        assert told in refused("run", "mine", "a", "--chat", "--tools", "tools.json")
+    model = zoo.TextModel.load("mine")
     with pytest.raises(zoo.ZooError, match="tools are called in chats, and this is a text"):
-        zoo.TextModel.load("mine").run(["a"], tools=TOOLS)
+        model.run(["a"], tools=TOOLS)
+    told = "tool 1 of the chat: `strict` must be plain data, as in JSON, not a set"
+    with pytest.raises(zoo.ZooError, match=told):
+        model.run([CHAT[:1]], tools=[{**TOOLS[0], "strict": {True}}])

@@ -210,13 +210,13 @@ def _sides(line: str, place: Place) -> tuple[str, str]:
     return sides[0], sides[1]
 
 
-def _tools_in(path: Path) -> list[dict[str, Any]] | None:
+def _tools_in(path: Path) -> list[dict[str, Any]]:
     """The tools in a JSON file. Raises ZooError if there are none that are valid."""
-    from zoo.json_files import json_value, read_bytes
+    from zoo.json_files import json_value, read_bytes, strict_json
     from zoo.running.chat import read_tools
 
     with placing(Place(str(path))):
-        return read_tools(json_value(path, read_bytes(path)))
+        return read_tools(json_value(path, read_bytes(path), strict_json))
 
 
 def message(role: str, content: str) -> dict[str, str]:

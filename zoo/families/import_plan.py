@@ -38,8 +38,15 @@ from zoo.families.scope import Scope
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.vocabulary import ROTARY_KEYS
-from zoo.files.hints import of_repository
-from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS, CONFIG, SETTINGS
+from zoo.files.hints import listed, of_repository, of_saved
+from zoo.files.of_model import (
+    ADAPTER_CONFIG,
+    COMPANIONS,
+    CONFIG,
+    SETTINGS,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+)
 from zoo.json_files import json_value, read_json
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
@@ -216,8 +223,8 @@ def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tupl
 
 
 def _check_folder(source: Path, where: Place) -> None:
-    """Raise `WeightsError` if there is no such folder, or it holds an adapter, or a model in the
-    form of OpenCLIP alone."""
+    """Raise `WeightsError` if there is no such folder, or it holds an adapter, a model in the form
+    of OpenCLIP alone, or no published checkpoint."""
     at_hub = of_repository(str(source))
     check_folder(
         source,
@@ -230,10 +237,18 @@ def _check_folder(source: Path, where: Place) -> None:
             "since `transformers` merges what is beside weights"
         )
         raise WeightsError(Problem(message, where, hint))
-    if (source / _OPEN_CLIP).is_file() and not os.path.lexists(source / CONFIG):
+    if os.path.lexists(source / CONFIG):
+        return
+    if (source / _OPEN_CLIP).is_file():
         message = f"{_OPEN_CLIP} says that the weights are in the form of OpenCLIP, which no family"
         hint = f"take a folder that holds the form of `transformers` too, with a {CONFIG}"
         raise WeightsError(Problem(f"{message} reads", where, hint))
+    message = f"this is no published checkpoint, whose folder would hold a {CONFIG}"
+    inside = sorted(path.parent for path in source.glob(f"*/{CONFIG}"))
+    help = f"name what is meant: {listed(inside)}" if inside else None
+    if any((source / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
+        help = of_saved(source)
+    raise WeightsError(Problem(message, where, help))
 
 
 def _text(data: Mapping[str, Any]) -> str:

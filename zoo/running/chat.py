@@ -103,14 +103,7 @@ class ChatTemplate:
         """The file of the template that writes a chat with these tools."""
         return (self._default if tools is None else self._for_tools).path
 
-    def render(
-        self,
-        chat: Chat,
-        *,
-        tools: Tools | None = None,
-        n_images: int | None = None,
-        answered: bool = False,
-    ) -> str:
+    def render(self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None) -> str:
         """Write the messages as a prompt, up to where the answer of the assistant begins.
 
         Args:
@@ -119,7 +112,6 @@ class ChatTemplate:
             n_images: how many images stand in them; None for a model that takes none in its texts.
                 Otherwise the template gets every content as a list of parts, as such templates
                 expect it. If no part is an image, all stand before the first text of the user.
-            answered: whether the text ends with the last message instead.
 
         Raises:
             InputError: a message or a tool is not valid, or the template does not accept them.
@@ -128,7 +120,14 @@ class ChatTemplate:
         messages = read_messages(chat, _Message if n_images is None else _MessageOfParts)
         if n_images is not None:
             _place_images(messages, n_images)
-        given = {"messages": messages, "tools": read_tools(tools), "documents": None}
+        return self.write(messages, None if tools is None else read_tools(tools))
+
+    def write(
+        self, messages: list[dict[str, Any]], tools: Tools | None, *, answered: bool = False
+    ) -> str:
+        """As `render`, of messages and tools that have been read. With `answered`, the text ends
+        with the last message instead."""
+        given = {"messages": messages, "tools": tools, "documents": None}
         path, template = self._default if tools is None else self._for_tools
         try:
             return template.render(
@@ -181,12 +180,9 @@ def _read_message(number: int, message: object, kind: type[_Message]) -> dict[st
     try:
         checked = kind.model_validate({"content": "", **given} if calls else given).model_dump()
     except ValidationError as error:
-        details = error.errors(include_url=False)[0]
-        key = f"{quoted(details['loc'][0])} " if details["loc"] else ""
-        what = "is missing" if details["type"] == "missing" else value_message(details)
         help = 'a message is a table of strings: `{"role": "user", "content": "Hello!"}`'
-        problem = Problem(f"message {number} of the chat: {key}{what}", help=help)
-        raise InputError(problem) from None
+        message = f"message {number} of the chat: {_what_is_wrong(error)}"
+        raise InputError(Problem(message, help=help)) from None
     found = {key: checked[key] for key in given}
     thoughts = [found[key] for key in _THOUGHTS if key in found]
     if not thoughts:
@@ -199,10 +195,8 @@ _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _TOOL = TypeAdapter(dict[str, JsonValue], config=ConfigDict(strict=True))
 
 
-def read_tools(tools: object) -> list[dict[str, Any]] | None:
-    """Tools as plain data; None for a chat without any. Raises InputError if one is not valid."""
-    if tools is None:
-        return None
+def read_tools(tools: object) -> list[dict[str, Any]]:
+    """Tools as plain data. Raises InputError if one is not valid."""
     if not isinstance(tools, list | tuple):
         message = f"the tools of the chat must be an array, not {described(tools)}"
         raise InputError(Problem(message, help=_EACH_A_TOOL))
@@ -211,10 +205,16 @@ def read_tools(tools: object) -> list[dict[str, Any]] | None:
         try:
             found.append(_TOOL.validate_python(tool))
         except ValidationError as error:
-            what = value_message(error.errors(include_url=False)[0])
-            problem = Problem(f"tool {number} of the chat: {what}", help=_EACH_A_TOOL)
-            raise InputError(problem) from None
+            told = f"tool {number} of the chat: {_what_is_wrong(error)}"
+            raise InputError(Problem(told, help=_EACH_A_TOOL)) from None
     return found
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    """The first error in a message or a tool, with the key that it is under."""
+    details = error.errors(include_url=False)[0]
+    key = f"{quoted(details['loc'][0])} " if details["loc"] else ""
+    return key + ("is missing" if details["type"] == "missing" else value_message(details))
 
 
 _EACH_A_TOOL = (

@@ -73,7 +73,8 @@ class Chats:
                 for number, message in enumerate(messages)
                 if number and message["role"] == "assistant"
             ]
-            return self._turns(messages, answers, read_tools(_parsed(tools)))
+            parsed = _parsed(tools)
+            return self._turns(messages, answers, None if parsed is None else read_tools(parsed))
         except InputError as error:
             raise TrainingError(error.problems) from None
 
@@ -86,7 +87,7 @@ class Chats:
         found: list[Turns] = []
         text = ""  # what the last one of them has so far
         for number in answers:
-            prompt = self.template.render(messages[:number], tools=tools)
+            prompt = self.template.write(messages[:number], tools)
             answer = self._answer(messages[: number + 1], prompt, tools)
             if found and prompt.startswith(text):
                 last = found[-1]
@@ -100,7 +101,7 @@ class Chats:
 
     def _answer(self, messages: list[dict[str, Any]], prompt: str, tools: Tools | None) -> str:
         """The last message with its end, as the template writes it behind a prompt."""
-        text = self.template.render(messages, tools=tools, answered=True)
+        text = self.template.write(messages, tools, answered=True)
         where = f"the chat template in {quoted(self.template.path(tools))}"
         if not text.startswith(prompt):
             message = f"{where} does not write message {len(messages)} behind the prompt for it"

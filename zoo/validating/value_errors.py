@@ -21,6 +21,7 @@ _EXPECTED = {
     "list_type": "an array",
     "dict_type": "a table",
     "model_type": "a table",
+    "invalid-json-value": "plain data, as in JSON",
 }
 
 
