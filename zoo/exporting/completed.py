@@ -86,8 +86,8 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         best = better
     data = dict(best.data)
     if best.scope is not None:  # what `transformers` reads besides
-        for stated, (value, document) in scope.family.export.items():
-            data.setdefault(stated, best.scope.value(value, document, ("export", stated)))
+        for key, leaf in scope.family.export.items():
+            data.setdefault(key, best.scope.value(leaf))
     return JsonFile(file.path, data, json.dumps(data, indent=2) + "\n")
 
 

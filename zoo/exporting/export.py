@@ -31,7 +31,7 @@ from zoo.families.origin import (
     stated_dtype,
     write_companions,
 )
-from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.plan import Plan, Step, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import dense_rules
@@ -109,7 +109,7 @@ def export_folder(
         origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
     if file is not None:
         companions += filter(None, [tokenizer_config(path.parent, _reading(model))])
-    plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+    plan = make_plan(model.spec, scope, origin.tensors, where)
     _check_zeros(model, plan, where)
     _write_folder(
         output,
@@ -352,7 +352,7 @@ def _undone(step: Step, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[s
     targets = [tensors[target] for target in step.targets]
     for number, key in enumerate(step.sources):
         parts = [target[number] for target in targets] if step.stacked else targets
-        yield key, step.relayout.undo(parts)
+        yield key, step.active.relayout.undo(parts)
 
 
 def _write(tensors: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None) -> None:

@@ -29,7 +29,7 @@ from zoo.families.origin import (
     stated_dtype,
 )
 from zoo.families.part import LeftOut, find_part
-from zoo.families.plan import Plan, active_rules, make_plan
+from zoo.families.plan import Plan, make_plan
 from zoo.families.quantized.dequantized import dequantized
 from zoo.families.quantized.stated import KEY
 from zoo.families.quantized.tensor import Quantized
@@ -141,7 +141,7 @@ def plan_import(
     scope = families.scope(family, file, frozenset(tensors))
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
-    plan = make_plan(spec, scope, active_rules(scope), tensors, where)
+    plan = make_plan(spec, scope, tensors, where)
     check_read(scope, families, KEY)
     companions = _companions(source, adapter, sentence.files)
     stated = {key: v for key, v in file.data.items() if quantization is None or key != KEY}

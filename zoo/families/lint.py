@@ -95,10 +95,10 @@ def _unread(family: Family) -> Iterator[Problem]:
     if not family.model_types:
         return
     needed, _ = family.needed
-    for name, (_, document) in family.let.items():
-        if document.name == str(family.path) and name not in needed:
+    for name, leaf in family.let.items():
+        if leaf.document.name == str(family.path) and name not in needed:
             near = did_you_mean(name, family.let.keys() - {name}, "leave it out")
-            yield Problem(f"nothing reads {quoted(name)}", document.place(("let", name)), near)
+            yield Problem(f"nothing reads {quoted(name)}", leaf.place(value=False), near)
 
 
 def _classes(family: Family) -> list[str]:
@@ -134,14 +134,12 @@ def _check(
     )
     before = families.scope(family, file, seeds)
     spec = family_spec(before, family.name, registry)
-    rules = active_rules(before)
-    keys = expected_keys(spec, rules)
+    keys = expected_keys(spec, active_rules(before))
     scope = families.scope(family, file, frozenset(keys))
     if any(scope.functions["present"](name) != (name in assumed) for name in asked):
         return False
     place = Place(str(family.path))
-    plan = make_plan(spec, scope, rules, keys, place)
-    _check_shapes(plan, spec, family)
+    _check_shapes(make_plan(spec, scope, keys, place), spec)
     scope.generation()
     return True
 
@@ -160,22 +158,22 @@ def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _check_shapes(plan: Plan, spec: ModelSpec, family: Family) -> None:
+def _check_shapes(plan: Plan, spec: ModelSpec) -> None:
     problems: list[Problem] = []
     for step in plan.steps:
-        if not step.relayout.changes:
+        if not step.active.relayout.changes:
             continue
         shapes = [spec.tensors[target].shape for target in step.targets]
         inner = [shape[1:] if step.stacked else shape for shape in shapes]
         tensors = [torch.empty(shape, device="meta") for shape in inner]
         try:
-            again = step.relayout.apply(step.relayout.undo(tensors))
+            again = step.active.relayout.apply(step.active.relayout.undo(tensors))
             same = [tuple(tensor.shape) for tensor in again] == inner
         except ValueError as error:
-            problems.append(Problem(str(error), family.place(step.rule)))
+            problems.append(Problem(str(error), step.active.place))
             continue
         if not same:
             message = f"the layout of `{step.sources[0]}` cannot be undone"
-            problems.append(Problem(message, family.place(step.rule)))
+            problems.append(Problem(message, step.active.place))
     if problems:
         raise SpecError(problems)
