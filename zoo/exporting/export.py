@@ -20,7 +20,6 @@ from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target
 from zoo.families.class_names import written_names
 from zoo.families.family import with_rules
-from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
 from zoo.families.origin import (
     Companion,
@@ -35,6 +34,7 @@ from zoo.families.plan import Plan, Step, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import dense_rules
+from zoo.families.unread import check_read
 from zoo.files.atomic import new_folder
 from zoo.files.of_model import COMPANIONS, CONFIG, LIST_OF_MODULES, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json

@@ -2,6 +2,7 @@
 
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
+prepared.py             the checkpoint as its family reads it
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
                         new head
 
@@ -9,7 +10,8 @@ The family:
 registered.py           the families of a registry; table.py, `zoo families`
 family.py               a family file; vocabulary.py, the words that all families share
 expression.py, scope.py its expressions, and the values that they read
-config.py               the `config.json`; class_names.py, the classes that it names
+config.py               the `config.json`; unread.py, what of it is not read; class_names.py, the
+                        classes that it names
 spec.py                 from a family and a configuration to a spec
 lint.py                 `zoo lint`
 
