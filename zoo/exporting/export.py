@@ -36,7 +36,7 @@ from zoo.families.scope import Scope
 from zoo.families.sentence import dense_rules
 from zoo.families.unread import check_read
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import COMPANIONS, CONFIG, LIST_OF_MODULES, WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_model import COMPANIONS, CONFIG, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.purpose import Reading
@@ -99,9 +99,9 @@ def export_folder(
     path = Path(model.load_report.path)
     where = Place(str(path))
     if file is None:
-        origin, scope = _recorded(model, families, registry, where)
+        origin, scope = _recorded(model, families, where)
     else:
-        origin, scope = _described(model, file, path, families, registry)
+        origin, scope = _described(model, file, path, families)
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
     if architecture is not None:
@@ -154,15 +154,13 @@ def _write_folder(
             _write(within, folder / place, None if place else max_shard_bytes)
 
 
-def _recorded(
-    model: Transformer, families: Families, registry: Registry, where: Place
-) -> tuple[Origin, Scope]:
+def _recorded(model: Transformer, families: Families, where: Place) -> tuple[Origin, Scope]:
     """The origin that an imported model has recorded, and the scope of its family."""
     origin = _origin(model, families, where)
     family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
     file = parse_json(Path(CONFIG), origin.config.encode())
     scope = families.scope(family, file, frozenset(origin.tensors))
-    if changes := _target(model, origin.files, registry).differences(scope):
+    if changes := _target(model, origin.files, families).differences(scope):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return origin, scope
 
@@ -197,11 +195,11 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
 
 
 def _described(
-    model: Transformer, file: JsonFile, path: Path, families: Families, registry: Registry
+    model: Transformer, file: JsonFile, path: Path, families: Families
 ) -> tuple[Origin, Scope]:
     """The origin of a model that a config.json describes, and the scope of its family."""
     files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
-    found = described(file, _target(model, files, registry), files, families)
+    found = described(file, _target(model, files, families))
     if found.distance:
         named = f"`{file.data['architectures'][0]}` of `transformers` is another model:"
         lines = [_difference(change, model) for change in _telling(found.changes)]
@@ -251,14 +249,14 @@ def _reading(model: Transformer) -> Reading | None:
     return next(iter(model.spec.model.called_with), None)
 
 
-def _target(model: Transformer, files: Mapping[str, str], registry: Registry) -> Target:
+def _target(model: Transformer, files: Mapping[str, str], families: Families) -> Target:
     spec = model.spec
     if spec.model.classes is not None:  # a family does not put their names there
         spec = replace(spec, model=spec.model.labelled(None))
     rounds = any(
         one.dtype not in WHOLE for one in stored(model).values() if one.is_floating_point()
     )
-    return Target(spec, rounds, LIST_OF_MODULES in files, registry)
+    return Target(spec, rounds, files, families)
 
 
 def _validated(origin: object, where: Place) -> Origin:

@@ -64,7 +64,7 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     for file, name, assumed in product(configs, classes, assumptions):
         file = replace(file, data={**file.data, "architectures": [name]})
         try:
-            forms += _check(family, families, registry, file, assumptions[-1], assumed)
+            forms += _check(family, families, file, assumptions[-1], assumed)
         except ZooError as error:
             problems.update(dict.fromkeys(error.problems))
     if configs and not problems and forms == 0:  # no model type: a family for others to extend
@@ -120,7 +120,6 @@ def _forms(family: Family) -> list[frozenset[str]]:
 def _check(
     family: Family,
     families: Families,
-    registry: Registry,
     file: JsonFile,
     asked: frozenset[str],
     assumed: frozenset[str],
@@ -133,7 +132,7 @@ def _check(
         name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
     )
     before = families.scope(family, file, seeds)
-    spec = family_spec(before, family.name, registry)
+    spec = family_spec(before, family.name, families.registry)
     keys = expected_keys(spec, active_rules(before))
     scope = families.scope(family, file, frozenset(keys))
     if any(scope.functions["present"](name) != (name in assumed) for name in asked):
