@@ -19,17 +19,10 @@ from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target
 from zoo.families.class_names import written_names
+from zoo.families.companions import Companion, read_companions, write_companions
 from zoo.families.family import with_rules
 from zoo.families.new_head import origin_with_head
-from zoo.families.origin import (
-    Companion,
-    Origin,
-    check_companions,
-    dtype_key,
-    read_companions,
-    stated_dtype,
-    write_companions,
-)
+from zoo.families.origin import Origin, check_companions, dtype_key, stated_dtype
 from zoo.families.plan import Plan, Step, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope

@@ -5,6 +5,7 @@ importing.py            from a checkpoint to a model; import_plan.py, what becom
 prepared.py             the checkpoint as its family reads it
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
                         new head
+companions.py           the files beside its weights
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`

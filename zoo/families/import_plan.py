@@ -17,13 +17,9 @@ from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored, check_folder
+from zoo.families.companions import Companion, read_companions
 from zoo.families.marian_tokenizer import marian_tokenizers
-from zoo.families.origin import (
-    Companion,
-    Origin,
-    read_companions,
-    stated_dtype,
-)
+from zoo.families.origin import Origin, stated_dtype
 from zoo.families.part import LeftOut
 from zoo.families.plan import Plan, make_plan
 from zoo.families.prepared import prepared
