@@ -1,5 +1,8 @@
 """Published checkpoints as models of the zoo: a TOML file for each family.
 
+    import: folder -> Prepared -> Scope -> ModelSpec -> Plan -> Import -> weights file
+    export: weights file -> Origin -> Scope -> Plan, read backwards -> folder
+
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
 prepared.py             the checkpoint as its family reads it

@@ -149,10 +149,9 @@ def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     keys = (
         key
         for active in rules
-        if active.zoo and not active.rule.copies
+        if not active.rule.copies
         for name, tensor in spec.tensors.items()
-        if (bindings := active.zoo[0].match(name)) is not None
-        for key in active.keys(bindings, tensor.shape)
+        for key in active.keys(name, tensor.shape)
     )
     return list(dict.fromkeys(keys))
 

@@ -58,9 +58,13 @@ class ActiveRule:
         """Whether it drops tensors of any name that begins so; of these no other rule speaks."""
         return REST in self.hf.placeholders
 
-    def keys(self, bindings: Bindings, shape: Sequence[int]) -> list[str]:
-        """Return the names in the checkpoint of what becomes a tensor of this shape, in whose name
-        the placeholders have the values `bindings`; of alternative spellings the first."""
+    def keys(self, target: str, shape: Sequence[int]) -> list[str]:
+        """Return the names in the checkpoint of what becomes a tensor of the zoo of this name and
+        shape, of alternative spellings the first; none if the rule does not make it."""
+        matches = (end.match(target) for end in self.zoo)
+        bindings = next((found for found in matches if found is not None), None)
+        if bindings is None:
+            return []
         spelled = {name: next(iter(self.hf.words[name].values())) for name in self.spelled}
         known = {**bindings, **spelled}
         if self.counted is None:
@@ -323,9 +327,7 @@ class _Planner:
     def called(self, name: str, rules: Iterable[ActiveRule]) -> str | None:
         """What the checkpoint would call a tensor of the model; None if no rule makes it."""
         shape = self.spec.tensors[name].shape
-        ends = ((active, target.match(name)) for active in rules for target in active.zoo)
-        keys = (active.keys(found, shape)[0] for active, found in ends if found is not None)
-        return next(keys, None)
+        return next((key for active in rules for key in active.keys(name, shape)), None)
 
     def report(self, message: str, *related: tuple[str, Place]) -> None:
         self.problems.append(Problem(message, self.where, related=related))
