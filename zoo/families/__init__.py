@@ -12,7 +12,8 @@ companions.py           the files beside its weights
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`
-family.py               a family file; vocabulary.py, the words that all families share
+family.py               a family file; vocabulary.py, the words that all families share; rotary.py,
+                        their settings of rotary positions
 expression.py, scope.py its expressions, and the values that they read
 config.py               the `config.json`; unread.py, what of it is not read; class_names.py, the
                         classes that it names

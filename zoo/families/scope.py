@@ -15,7 +15,8 @@ from zoo.families.config import Config
 from zoo.families.expression import MAX_SIZE, ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
-from zoo.families.vocabulary import Vocabulary, magnitude, number
+from zoo.families.rotary import magnitude, number, rotary
+from zoo.families.vocabulary import Vocabulary
 from zoo.resolving.tables import Leaf
 from zoo.wording import did_you_mean
 
@@ -128,8 +129,8 @@ class Scope(Mapping[str, Any]):
     def _functions(self, vocabulary: Vocabulary) -> dict[str, Callable[..., Any]]:
         return {
             "activation": vocabulary.activation,
-            "rope": lambda layer_type=None, of=None, **settings: vocabulary.rotary(
-                _or(of, self.config), layer_type, **settings
+            "rope": lambda layer_type=None, of=None, **settings: rotary(
+                vocabulary, _or(of, self.config), layer_type, **settings
             ),
             "yarn_magnitude": magnitude,
             "present": self._present,

@@ -8,8 +8,8 @@ from zoo.errors import Problem, WeightsError
 from zoo.families.config import not_read
 from zoo.families.family import Family
 from zoo.families.registered import Families
+from zoo.families.rotary import ROTARY_KEYS
 from zoo.families.scope import Scope
-from zoo.families.vocabulary import ROTARY_KEYS
 
 
 def check_read(scope: Scope, families: Families, *others: str) -> None:
