@@ -212,6 +212,9 @@ def test_captions_of_a_model_that_states_its_tokens_elsewhere(
     own = tmp_path / "hf/generation_config.json"
     own.unlink(missing_ok=True)
     model = imported(tmp_path / "hf")
+    told = capsys.readouterr().out
+    assert "generation_config.json: made of config.json, since the checkpoint has none" in told
+    assert "source.spm" not in told
     found = reported(capsys, model, "a.png", "-n", "6")
     assert [3, *found["ids"]] == expected
     assert run(["export", model, "--to", "hf", "-o", "back"]) == 0

@@ -51,7 +51,7 @@ from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.import_plan import plan_import
 from zoo.families.importing import save_import
-from zoo.families.plan import active_rules, make_plan
+from zoo.families.plan import make_plan
 from zoo.families.reader import Reader
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
@@ -715,7 +715,7 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     family = with_rules(families.family("llama"), {"copy": copy})
     scope = families.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
-    assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
+    assert make_plan(spec, scope, keys, Place("")).zeros == []
 
 
 @pytest.mark.parametrize("n_copies", [2, 1])
@@ -735,11 +735,11 @@ def test_copies_of_tensors_that_are_stacked(source: Path, n_copies: int) -> None
     spec = family_spec(scope, "small", zoo.load_registry())
     originals = [f"model.layers.1.block_sparse_moe.experts.{e}.w1.weight" for e in range(2)]
     if n_copies == 2:
-        plan = make_plan(spec, scope, active_rules(scope), keys, Place(""))
+        plan = make_plan(spec, scope, keys, Place(""))
         assert plan.copies == dict(zip(names, originals, strict=True))
     else:
         with pytest.raises(zoo.WeightsError) as error:
-            make_plan(spec, scope, active_rules(scope), keys, Place(""))
+            make_plan(spec, scope, keys, Place(""))
         told = f"1 tensor such as `{names[0]}` cannot be the copies of 2 such as `{originals[0]}`"
         assert told in str(error.value)
 
@@ -798,7 +798,7 @@ def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
     family = read_family(path)
     path.unlink()
     found = with_rules(family, {"copy": Rule(hf="a", zoo="b")})
-    place = found.place("copy")
+    place = found.rules["copy"].place
     assert (place.file, place.line, place.quote) == (str(path), 4, "[weights]")
 
 

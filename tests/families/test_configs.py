@@ -16,9 +16,9 @@ from families.checkpoints import make_config, make_model, save, write_config
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo import import_folder
 from zoo.errors import ZooError
-from zoo.families.import_plan import check_read
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
+from zoo.families.unread import check_read
 from zoo.json_files import read_json
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}

@@ -19,6 +19,7 @@ from zoo.cli.options import (
     path_type,
 )
 from zoo.cli.output import print_report
+from zoo.files.of_model import CONFIG, SETTINGS
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -114,10 +115,13 @@ def _merged(adapter: str | None) -> str:
 
 
 def _made(names: Sequence[str]) -> str:
-    """Return a line for tokenizers that were made of others."""
-    if not names:
-        return ""
-    return f"{', '.join(names)}: made of source.spm, target.spm and vocab.json\n"
+    """Return a line for tokenizers that were made of others, and one for settings of generation."""
+    made = ""
+    if tokenizers := [name for name in names if name != SETTINGS]:
+        made += f"{', '.join(tokenizers)}: made of source.spm, target.spm and vocab.json\n"
+    if SETTINGS in names:
+        made += f"{SETTINGS}: made of {CONFIG}, since the checkpoint has none\n"
+    return made
 
 
 def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:

@@ -179,7 +179,7 @@ def _imported(found: Import) -> dict[str, Any]:
     usual, *others = dtypes
     return {
         "name": found.spec.name,
-        "family": found.family.name,
+        "family": found.origin.family,
         "spec_digest": found.spec.digest,
         "parameters": found.spec.n_parameters,
         "dtype": usual,

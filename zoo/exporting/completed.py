@@ -15,7 +15,6 @@ from typing import Any, TypeGuard, cast
 
 from zoo.errors import ZooError
 from zoo.exporting.target import Target
-from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import keys_by_line
 from zoo.json_files import JsonFile
@@ -47,7 +46,7 @@ class _Trial:
         return sum(1 if _alike(change) else 2 for change in self.changes)
 
 
-def completed(scope: Scope, keys: frozenset[str], target: Target, families: Families) -> JsonFile:
+def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
     """Return a configuration with the values that it does not state and that a model needs, as far
     as they are found: whether the family then makes the model is to be checked.
 
@@ -55,21 +54,20 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         scope: the family, with the configuration.
         keys: the names of the tensors of a checkpoint of the model.
         target: the model.
-        families: those of the registry.
     """
     file = scope.config.file
 
     def tried(data: Mapping[str, Any]) -> _Trial:
         changed, found = JsonFile(file.path, dict(data), file.text), None
         try:
-            found = families.scope(scope.family, changed, keys)
+            found = target.families.scope(scope.family, changed, keys)
             return _Trial(data, found, target.differences(found))
         except ZooError:
             return _Trial(data, found)
 
     def nearer(trial: _Trial) -> _Trial | None:
         at_once: dict[str, Any] = {}
-        for key, values in _moves(trial, target, families.vocabulary.activations):
+        for key, values in _moves(trial, target, target.families.vocabulary.activations):
             if key not in file.data and key not in NO_FIELDS:
                 for number, value in enumerate(values):
                     better = tried({**trial.data, key: value})
@@ -86,8 +84,8 @@ def completed(scope: Scope, keys: frozenset[str], target: Target, families: Fami
         best = better
     data = dict(best.data)
     if best.scope is not None:  # what `transformers` reads besides
-        for stated, (value, document) in scope.family.export.items():
-            data.setdefault(stated, best.scope.value(value, document, ("export", stated)))
+        for key, leaf in scope.family.export.items():
+            data.setdefault(key, best.scope.value(leaf))
     return JsonFile(file.path, data, json.dumps(data, indent=2) + "\n")
 
 

@@ -4,7 +4,7 @@ can be exported as one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -48,9 +48,7 @@ class Described:
         return len(self.changes) + len(self.lacking) + len(self.foreign)
 
 
-def described(
-    file: JsonFile, target: Target, files: Mapping[str, str], families: Families
-) -> Described:
+def described(file: JsonFile, target: Target) -> Described:
     """Return a model as if it had been imported from a checkpoint with this config.json, or the
     nearest that its family makes. Values that the file does not state are found where these make a
     difference.
@@ -58,19 +56,17 @@ def described(
     Args:
         file: the config.json.
         target: the model.
-        files: the files beside the model, with the SHA-256 of each.
-        families: where the family that reads the configuration is looked up.
 
     Raises:
         WeightsError: no family reads the configuration, or it names no class of `transformers`.
         SpecError: the family cannot make a spec of the configuration.
     """
-    starts = sorted(_attempts(file, target, files, families), key=_distance)
+    starts = sorted(_attempts(file, target), key=_distance)
     nearest = starts[0]
     for start in starts:
         if nearest.distance:
-            whole = completed(start.scope, frozenset(start.origin.tensors), target, families)
-            nearest = min(nearest, *_attempts(whole, target, files, families), key=_distance)
+            whole = completed(start.scope, frozenset(start.origin.tensors), target)
+            nearest = min(nearest, *_attempts(whole, target), key=_distance)
     if nearest.error is not None:
         raise nearest.error
     return nearest
@@ -79,26 +75,24 @@ def described(
 _distance = attrgetter("distance")
 
 
-def _attempts(
-    file: JsonFile, target: Target, files: Mapping[str, str], families: Families
-) -> Iterator[Described]:
+def _attempts(file: JsonFile, target: Target) -> Iterator[Described]:
     """Yield a model as if it had been imported from checkpoints with this config.json.
 
     The names of the tensors may tell the head of a model, or other parts that its configuration
     does not. The first checkpoint has no part that would be told so, the second all those that this
     model has a place for.
     """
+    spec, families = target.spec, target.families
     family = families.family_of(file)
     of_type = families.defaults(file.data["model_type"]).classes
     model_class = of_type.get(_class_name(file))
     bare = frozenset({_prefix(family, model_class)})
     told = possible_rules(families.scope(family, file, bare))
-    spec = target.spec
     by_rule = (checkpoint_names(spec, [rule], spec.tensors) for rule in told)
     for start in (bare, frozenset[str]().union(*by_rule)):
         keys = _settled(start, file, spec, families, family)
         tensors = tuple(sorted(keys))
-        origin = Origin(family=family.name, config=file.text, tensors=tensors, files=dict(files))
+        origin = Origin(family=family.name, config=file.text, tensors=tensors, files=target.files)
         scope = families.scope(family, file, keys)
         try:
             changes = target.differences(scope)

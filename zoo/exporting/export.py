@@ -19,24 +19,17 @@ from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target
 from zoo.families.class_names import written_names
+from zoo.families.companions import Companion, read_companions, write_companions
 from zoo.families.family import with_rules
-from zoo.families.import_plan import check_read
 from zoo.families.new_head import origin_with_head
-from zoo.families.origin import (
-    Companion,
-    Origin,
-    check_companions,
-    dtype_key,
-    read_companions,
-    stated_dtype,
-    write_companions,
-)
-from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.origin import Origin, check_companions, dtype_key, stated_dtype
+from zoo.families.plan import Plan, Step, make_plan
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.sentence import dense_rules
+from zoo.families.unread import check_read
 from zoo.files.atomic import new_folder
-from zoo.files.of_model import COMPANIONS, CONFIG, LIST_OF_MODULES, WEIGHTS, WEIGHTS_INDEX
+from zoo.files.of_model import COMPANIONS, CONFIG, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.purpose import Reading
@@ -99,9 +92,9 @@ def export_folder(
     path = Path(model.load_report.path)
     where = Place(str(path))
     if file is None:
-        origin, scope = _recorded(model, families, registry, where)
+        origin, scope = _recorded(model, families, where)
     else:
-        origin, scope = _described(model, file, path, families, registry)
+        origin, scope = _described(model, file, path, families)
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
     if architecture is not None:
@@ -109,7 +102,7 @@ def export_folder(
         origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
     if file is not None:
         companions += filter(None, [tokenizer_config(path.parent, _reading(model))])
-    plan = make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+    plan = make_plan(model.spec, scope, origin.tensors, where)
     _check_zeros(model, plan, where)
     _write_folder(
         output,
@@ -154,15 +147,13 @@ def _write_folder(
             _write(within, folder / place, None if place else max_shard_bytes)
 
 
-def _recorded(
-    model: Transformer, families: Families, registry: Registry, where: Place
-) -> tuple[Origin, Scope]:
+def _recorded(model: Transformer, families: Families, where: Place) -> tuple[Origin, Scope]:
     """The origin that an imported model has recorded, and the scope of its family."""
     origin = _origin(model, families, where)
     family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
     file = parse_json(Path(CONFIG), origin.config.encode())
     scope = families.scope(family, file, frozenset(origin.tensors))
-    if changes := _target(model, origin.files, registry).differences(scope):
+    if changes := _target(model, origin.files, families).differences(scope):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return origin, scope
 
@@ -197,11 +188,11 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
 
 
 def _described(
-    model: Transformer, file: JsonFile, path: Path, families: Families, registry: Registry
+    model: Transformer, file: JsonFile, path: Path, families: Families
 ) -> tuple[Origin, Scope]:
     """The origin of a model that a config.json describes, and the scope of its family."""
     files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
-    found = described(file, _target(model, files, registry), files, families)
+    found = described(file, _target(model, files, families))
     if found.distance:
         named = f"`{file.data['architectures'][0]}` of `transformers` is another model:"
         lines = [_difference(change, model) for change in _telling(found.changes)]
@@ -251,14 +242,14 @@ def _reading(model: Transformer) -> Reading | None:
     return next(iter(model.spec.model.called_with), None)
 
 
-def _target(model: Transformer, files: Mapping[str, str], registry: Registry) -> Target:
+def _target(model: Transformer, files: Mapping[str, str], families: Families) -> Target:
     spec = model.spec
     if spec.model.classes is not None:  # a family does not put their names there
         spec = replace(spec, model=spec.model.labelled(None))
     rounds = any(
         one.dtype not in WHOLE for one in stored(model).values() if one.is_floating_point()
     )
-    return Target(spec, rounds, LIST_OF_MODULES in files, registry)
+    return Target(spec, rounds, files, families)
 
 
 def _validated(origin: object, where: Place) -> Origin:
@@ -352,7 +343,7 @@ def _undone(step: Step, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[s
     targets = [tensors[target] for target in step.targets]
     for number, key in enumerate(step.sources):
         parts = [target[number] for target in targets] if step.stacked else targets
-        yield key, step.relayout.undo(parts)
+        yield key, step.active.relayout.undo(parts)
 
 
 def _write(tensors: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None) -> None:

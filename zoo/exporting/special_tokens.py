@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from zoo.families.origin import Companion
+from zoo.families.companions import Companion
 from zoo.files.of_model import TARGET_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG
 from zoo.generation.methods import Id
 from zoo.json_files import read_json

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import family_spec
-from zoo.registry import Registry
+from zoo.files.of_model import LIST_OF_MODULES
 from zoo.reports.diff import diff
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
@@ -28,21 +30,23 @@ class Target:
         spec: its spec, without names of classes, which a family does not put there.
         rounds: whether some of its weights are in less than float32, so that it matters when
             numbers are rounded.
-        own_head: whether its head is described by files of its own, and not by config.json.
-        registry: where components are looked up.
+        files: the files beside it, with the SHA-256 of each.
+        families: those that may describe it.
     """
 
     spec: ModelSpec
     rounds: bool
-    own_head: bool
-    registry: Registry
+    files: Mapping[str, str]
+    families: Families
 
     def differences(self, scope: Scope) -> list[ValueChange]:
         """The values in which what a family makes of a configuration (`a`) is another model than
         this one (`b`). Raises `SpecError` as `family_spec`."""
-        head = {"head": self.spec.to_dict()["head"]} if self.own_head else {}
-        theirs = family_spec(scope, self.spec.name, self.registry, head)
-        changes = diff(theirs, self.spec, registry=self.registry)["spec"]
+        # What describes layers of sentence-transformers is beside config.json.
+        head = {"head": self.spec.to_dict()["head"]} if LIST_OF_MODULES in self.files else {}
+        registry = self.families.registry
+        theirs = family_spec(scope, self.spec.name, registry, head)
+        changes = diff(theirs, self.spec, registry=registry)["spec"]
         return [change for change in changes if not self._ignores(change)]
 
     def _ignores(self, change: ValueChange) -> bool:

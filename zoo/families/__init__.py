@@ -1,15 +1,22 @@
 """Published checkpoints as models of the zoo: a TOML file for each family.
 
+    import: folder -> Prepared -> Scope -> ModelSpec -> Plan -> Import -> weights file
+    export: weights file -> Origin -> Scope -> Plan, read backwards -> folder
+
 importing.py            from a checkpoint to a model; import_plan.py, what becomes of each tensor.
                         `zoo.exporting` is the way back
+prepared.py             the checkpoint as its family reads it
 origin.py               what is recorded of the checkpoint; new_head.py, that of a model with a
                         new head
+companions.py           the files beside its weights
 
 The family:
 registered.py           the families of a registry; table.py, `zoo families`
-family.py               a family file; vocabulary.py, the words that all families share
+family.py               a family file; vocabulary.py, the words that all families share; rotary.py,
+                        their settings of rotary positions
 expression.py, scope.py its expressions, and the values that they read
-config.py               the `config.json`; class_names.py, the classes that it names
+config.py               the `config.json`; unread.py, what of it is not read; class_names.py, the
+                        classes that it names
 spec.py                 from a family and a configuration to a spec
 lint.py                 `zoo lint`
 

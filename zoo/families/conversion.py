@@ -39,7 +39,7 @@ class Conversion:
 
     def __init__(self, planned: Import, reader: Reader, writer: TensorWriter) -> None:
         self.plan, self.tensors, self.spec = planned.plan, planned.tensors, planned.spec
-        self.family, self.where = planned.family, planned.where
+        self.where = planned.where
         self.reader = reader
         self.writer = writer
         self.compared = {*self.plan.copies, *self.plan.copies.values()}
@@ -83,7 +83,7 @@ class Conversion:
 
     def _job(self, step: Step) -> _Job:
         n_bytes = sum(self.tensors[key].n_bytes for key in step.sources)
-        if step.stacked or step.relayout.changes:
+        if step.stacked or step.active.relayout.changes:
             return _Job(n_bytes, 2 * n_bytes, partial(self._rearrange, step))
         return _Job(n_bytes, min(STEP, n_bytes), partial(self._pass_on, step))
 
@@ -110,7 +110,7 @@ class Conversion:
 
     def _parts(self, step: Step) -> list[list[torch.Tensor]]:
         """Read the sources; return the part of each source for each target."""
-        first, related = self.tensors[step.sources[0]], self._rule(step)
+        first, related = self.tensors[step.sources[0]], _rule(step)
         shape = (len(step.sources), *first.shape)
         stored = empty(shape, TORCH_DTYPES[first.dtype], self.spec, self.stored)
         parts: list[list[torch.Tensor]] = []
@@ -122,7 +122,7 @@ class Conversion:
             if key in self.compared:
                 self.digests[key] = hashlib.sha256(bytes_of(tensor)).hexdigest()
             try:
-                parts.append(step.relayout.apply(tensor))
+                parts.append(step.active.relayout.apply(tensor))
             except ValueError as error:
                 message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
                 raise WeightsError(Problem(message, self.where, related=related)) from None
@@ -135,10 +135,7 @@ class Conversion:
                 f"the tensor `{step.sources[0]}` makes `{target}` {list(shape)}; "
                 f"the spec says {list(expected)}"
             )
-            raise WeightsError(Problem(message, self.where, related=self._rule(step)))
-
-    def _rule(self, step: Step) -> tuple[tuple[str, Place], ...]:
-        return (("by this rule", self.family.place(step.rule)),)
+            raise WeightsError(Problem(message, self.where, related=_rule(step)))
 
     def _digest(self, key: str) -> None:
         sha256 = hashlib.sha256()
@@ -162,6 +159,10 @@ class Conversion:
 
     def _identity(self, key: str) -> tuple[str, tuple[int, ...], str]:
         return self.tensors[key].dtype, self.tensors[key].shape, self.digests[key]
+
+
+def _rule(step: Step) -> tuple[tuple[str, Place], ...]:
+    return (("by this rule", step.active.place),)
 
 
 def steps_of(tensor: torch.Tensor) -> Iterator[memoryview]:

@@ -107,6 +107,19 @@ class Rule(BaseModel):
         yield from _INSERTED.findall(" ".join((self.hf, *self.targets, self.computed or "")))
 
 
+@dataclass(frozen=True)
+class StatedRule:
+    """A rule and its position in a family file."""
+
+    rule: Rule
+    document: Document
+    path: KeyPath
+
+    @property
+    def place(self) -> Place:
+        return self.document.place(self.path)
+
+
 class _Head(BaseModel):
     """The statements of a family file beside its tables."""
 
@@ -130,10 +143,10 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True)
 class Family:
-    """A family, including the statements of its parents. `let`, `spec`, `export`, `generation` and
-    `rules` know the places of their values. `export` has the keys of a configuration that
-    `transformers` reads, and the family does not, with what a new configuration states for them;
-    `generation` those of the settings of generation, where a checkpoint has no file of them."""
+    """A family, including the statements of its parents. `export` has the keys of a configuration
+    that `transformers` reads, and the family does not, with what a new configuration states for
+    them; `generation` those of the settings of generation, where a checkpoint has no file of them.
+    """
 
     name: str
     path: Path
@@ -142,12 +155,12 @@ class Family:
     ignores: frozenset[str]
     defaults: Mapping[str, Any]
     example: Mapping[str, Any]
-    let: Mapping[str, tuple[Any, Document]]
+    let: Mapping[str, Leaf]
     spec: Table
-    export: Mapping[str, tuple[Any, Document]]
-    generation: Mapping[str, tuple[Any, Document]]
+    export: Mapping[str, Leaf]
+    generation: Mapping[str, Leaf]
     legacy: Mapping[str, str]
-    rules: Mapping[str, tuple[Rule, Document]]
+    rules: Mapping[str, StatedRule]
     n_lines: int = field(compare=False)
     """The number of lines of its own file that are not blank."""
 
@@ -158,13 +171,13 @@ class Family:
         names: set[str] = set()
         keys: set[str] = set()
         pending = [*_expressions(self.spec)]
-        for rule, _ in self.rules.values():
-            pending += rule.expressions()
+        for stated in self.rules.values():
+            pending += stated.rule.expressions()
         while pending:
             new, read = names_in(pending.pop())
             keys |= read | new - self.let.keys()
             for name in (new - names) & self.let.keys():
-                pending += _expressions(self.let[name][0])
+                pending += _expressions(self.let[name])
             names |= new
         return frozenset(names), frozenset(keys)
 
@@ -181,23 +194,19 @@ class Family:
     def expressions(self) -> Iterator[str]:
         """Yield every expression."""
         yield from _expressions(self.spec)
-        for value, _ in (*self.let.values(), *self.export.values(), *self.generation.values()):
-            yield from _expressions(value)
-        for rule, _ in self.rules.values():
-            yield from rule.expressions()
-
-    def place(self, rule: str, key: str | None = None) -> Place:
-        """Return the place of a rule, or of one of its keys."""
-        _, document = self.rules[rule]
-        path: KeyPath = ("weights", rule) if key is None else ("weights", rule, key)
-        return document.place(path, value=key is not None)
+        for leaf in (*self.let.values(), *self.export.values(), *self.generation.values()):
+            yield from _expressions(leaf)
+        for stated in self.rules.values():
+            yield from stated.rule.expressions()
 
 
 def _expressions(value: Any) -> Iterator[str]:
     """Yield the expressions in a value of a family file, without the sign before them."""
-    if isinstance(value, Table):
+    if isinstance(value, Leaf):
+        yield from _expressions(value.value)
+    elif isinstance(value, Table):
         for entry in value.entries.values():
-            yield from _expressions(entry if isinstance(entry, Table) else entry.value)
+            yield from _expressions(entry)
     elif isinstance(value, dict | list):
         items = cast("dict[str, Any] | list[Any]", value)
         for item in items.values() if isinstance(items, dict) else items:
@@ -237,18 +246,26 @@ def _read(path: Path, registered: Mapping[str, Path], chain: tuple[Path, ...]) -
         ignores=frozenset(head.ignores),
         defaults={key: None if value == "none" else value for key, value in head.defaults.items()},
         example=head.example,
-        let={name: (value, document) for name, value in head.let.items()},
+        let=_leaves("let", head.let, document),
         spec=spec,
-        export={key: (value, document) for key, value in head.export.items()},
-        generation={key: (value, document) for key, value in head.generation.items()},
+        export=_leaves("export", head.export, document),
+        generation=_leaves("generation", head.generation, document),
         legacy=head.legacy,
-        rules={name: (rule, document) for name, rule in head.weights.items()},
+        rules=_stated(head.weights, document),
         n_lines=sum(bool(line.strip()) for line in (document.text or "").splitlines()),
     )
     if head.extends is None:
         return own
     parent = _parent(head.extends, document, registered, (*chain, path))
     return _over(parent, own, head, document)
+
+
+def _leaves(table: str, values: Mapping[str, Any], document: Document) -> dict[str, Leaf]:
+    return {key: Leaf(value, document, (table, key)) for key, value in values.items()}
+
+
+def _stated(rules: Mapping[str, Rule], document: Document) -> dict[str, StatedRule]:
+    return {name: StatedRule(rule, document, ("weights", name)) for name, rule in rules.items()}
 
 
 def _head(document: Document, findings: Findings) -> _Head | None:
@@ -351,8 +368,7 @@ def _is_whole(value: Leaf | Table) -> bool:
 
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
     """Return a family with further rules, which are not in its file."""
-    added = {name: (rule, family.spec.document) for name, rule in rules.items()}
-    return replace(family, rules={**family.rules, **added})
+    return replace(family, rules={**family.rules, **_stated(rules, family.spec.document)})
 
 
 def read_defaults(folder: Path) -> Mapping[str, Defaults]:

@@ -10,34 +10,25 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError, noted
 from zoo.extends import NAME_PATTERN
 from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
-from zoo.families.checkpoint import Stored, check_folder, find_tensors
-from zoo.families.config import not_read
-from zoo.families.family import Family, with_rules
+from zoo.families.checkpoint import Stored, check_folder
+from zoo.families.companions import Companion, read_companions
 from zoo.families.marian_tokenizer import marian_tokenizers
-from zoo.families.origin import (
-    Companion,
-    OfAdapter,
-    Origin,
-    read_companions,
-    stated_dtype,
-)
-from zoo.families.part import LeftOut, find_part
-from zoo.families.plan import Plan, active_rules, make_plan
-from zoo.families.quantized.dequantized import dequantized
+from zoo.families.origin import Origin, stated_dtype
+from zoo.families.part import LeftOut
+from zoo.families.plan import Plan, make_plan
+from zoo.families.prepared import prepared
 from zoo.families.quantized.stated import KEY
 from zoo.families.quantized.tensor import Quantized
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
-from zoo.families.vocabulary import ROTARY_KEYS
+from zoo.families.unread import check_read
 from zoo.files.hints import listed, of_repository, of_saved
 from zoo.files.of_model import (
     ADAPTER_CONFIG,
@@ -65,7 +56,6 @@ class Import:
     that are of other parts than the one that is imported."""
 
     spec: ModelSpec
-    family: Family
     plan: Plan
     tensors: Mapping[str, Stored | Quantized | Adapted]
     origin: Origin
@@ -132,77 +122,34 @@ def plan_import(
     name = (adapter or source).resolve().name if name is None else name
     _check_name(name, where)
     families = Families(registry)
-    taken = None if part is None else find_part(part, published, families)
-    file = published if taken is None else taken.file
-    family = families.family_of(file)
-    words = families.vocabulary.sentence
-    sentence = SentenceHead() if words is None else find_sentence_head(source, words)
-    family = with_rules(family, dense_rules(sentence.tensors))
-    there, left_out = find_tensors(source), tuple[LeftOut, ...]()
-    if taken is not None:
-        there, left_out = taken.sorted_out(there, where)
-    found, quantization = dequantized(there, file)
-    stored = {**found, **sentence.tensors}
-    old_names = _old_names(stored, family.legacy, where)
-    tensors = {key: stored[old] for key, old in old_names.items()}
-    scope = families.scope(family, file, frozenset(tensors))
-    head = {"head": dict(sentence.spec)} if sentence.spec else {}
-    spec = family_spec(scope, name, registry, head)
-    plan = make_plan(spec, scope, active_rules(scope), tensors, where)
+    found = prepared(source, published, part, families)
+    scope = families.scope(found.family, found.file, frozenset(found.tensors))
+    spec = family_spec(scope, name, registry, found.head)
+    plan = make_plan(spec, scope, found.tensors, where)
     check_read(scope, families, KEY)
-    companions = _companions(source, adapter, sentence.files)
-    stated = {key: v for key, v in file.data.items() if quantization is None or key != KEY}
+    companions = _companions(source, adapter, found.sentence.files)
     origin = Origin(
-        family=family.name,
-        config=published.text if stated == published.data else _text(stated),
-        part_of=None if taken is None else str(published.data.get("model_type")),
-        quantization=quantization,
-        adapter=None
-        if change is None
-        else OfAdapter(config=change.file.text, sha256=change.digest()),
-        tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
-        renamed={key: old for key, old in old_names.items() if key != old},
+        family=found.family.name,
+        config=found.config,
+        part_of=found.part_of,
+        quantization=found.quantization,
+        adapter=None if change is None else change.recorded(),
+        tensors=tuple(sorted(found.tensors.keys() - set(plan.dropped))),
+        renamed=found.renamed,
         files={companion.name: companion.sha256 for companion in companions},
     )
+    tensors: Mapping[str, Stored | Quantized | Adapted] = found.tensors
+    if change is not None:
+        tensors = adapted(found.tensors, change, plan, spec, found.part)
     idle = set(plan.dropped) - plan.computed.keys()
-    whole = tensors if change is None else adapted(tensors, change, plan, spec, taken)
-    read = {key: tensor for key, tensor in whole.items() if key not in idle}
-    made = marian_tokenizers(companions, source)
-    if family.generation and not any(one.name == SETTINGS for one in companions):
-        settings = f"{json.dumps(scope.generation(), indent=2)}\n"
-        made = (*made, Companion(SETTINGS, settings.encode()))
-    planned = Import(spec, family, plan, read, origin, companions, made, left_out, where)
+    read = {key: tensor for key, tensor in tensors.items() if key not in idle}
+    made = (*marian_tokenizers(companions, source), *_settings(scope, companions))
+    planned = Import(spec, plan, read, origin, companions, made, found.left_out, where)
     _check_dtypes(planned)
     usual = next(iter(planned.dtypes))
-    if stated_dtype(file.data) in (None, usual):
+    if stated_dtype(found.file.data) in (None, usual):
         return planned
     return replace(planned, origin=origin.model_copy(update={"dtype": usual}))
-
-
-def check_read(scope: Scope, families: Families, *others: str) -> None:
-    """Raise `WeightsError` if a configuration states what nothing has read, once its spec and the
-    rules of its family are made: neither these nor who knows the `others` among its keys."""
-    inert = families.vocabulary.inert | scope.family.ignores | _known_keys(scope.family)
-    unread = scope.config.unread(inert.union(others))
-    if unread := [*unread, *_unread_inside(scope, families, inert)]:
-        raise WeightsError(unread)
-
-
-def _unread_inside(scope: Scope, families: Families, inert: frozenset[str]) -> Iterator[Problem]:
-    """Yield the values of the tables of inner models, such as `text_config`, that differ from the
-    defaults of their model types and that no expression of the family reads. Null is a default."""
-    file = scope.config.file
-    for key, table in file.data.items():
-        type_ = table.get("model_type") if isinstance(table, dict) else None
-        if not isinstance(type_, str):
-            continue
-        defaults, own = families.defaults(type_), families.by_model_type.get(type_)
-        known = inert | scope.family.fields | (families.family(own).ignores if own else frozenset())
-        for name, value in table.items():
-            names = {name, defaults.spellings.get(name, name)}
-            usual = defaults.values.get(name)
-            if name in defaults.values and value not in (None, usual) and not names & known:
-                yield not_read(f"`{name}` in `{key}`", value, usual, file.place(key, name))
 
 
 def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tuple[Companion, ...]:
@@ -220,6 +167,12 @@ def _companions(source: Path, adapter: Path | None, more: Iterable[str]) -> tupl
     if problems:
         raise WeightsError(problems)
     return tuple(one for _, one in found.values())
+
+
+def _settings(scope: Scope, companions: Iterable[Companion]) -> Iterator[Companion]:
+    """Yield the file of settings of generation that the family states, if there is none."""
+    if scope.family.generation and not any(one.name == SETTINGS for one in companions):
+        yield Companion(SETTINGS, f"{json.dumps(scope.generation(), indent=2)}\n".encode())
 
 
 def _check_folder(source: Path, where: Place) -> None:
@@ -251,38 +204,12 @@ def _check_folder(source: Path, where: Place) -> None:
     raise WeightsError(Problem(message, where, help))
 
 
-def _text(data: Mapping[str, Any]) -> str:
-    """The text of a JSON file."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
 def _check_name(name: str, where: Place) -> None:
     """Raise `WeightsError` if a model cannot have this name."""
     if not NAME_PATTERN.fullmatch(name):
         message = f"{quoted(name)} cannot be the name of a model"
         hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
         raise WeightsError(Problem(message, where, hint))
-
-
-def _known_keys(family: Family) -> frozenset[str]:
-    """Return the keys of configurations of which a family knows the meaning, by its expressions or
-    through `rope()`. It does not read each for each checkpoint: some have no use for it."""
-    names, keys = family.needed
-    return keys | ROTARY_KEYS if "rope" in names else keys
-
-
-def _old_names(stored: Iterable[str], legacy: Mapping[str, str], where: Place) -> Mapping[str, str]:
-    """The stored name of each tensor, by its name today. Raises `WeightsError` if two are one."""
-    found: dict[str, str] = {}
-    for stated in stored:
-        name = stated
-        for old, new in legacy.items():
-            name = name.replace(old, new)
-        if name in found:
-            message = "it holds a tensor under its old and its new name"
-            raise WeightsError(Problem(message, where))
-        found[name] = stated
-    return found
 
 
 def _usual_dtype(found: Import) -> str:

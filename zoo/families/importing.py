@@ -14,9 +14,9 @@ import torch
 import zoo
 from zoo.building import build_on_meta
 from zoo.errors import Problem, WeightsError, checked_output, checked_path
+from zoo.families.companions import write_companions
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.import_plan import Import, plan_import
-from zoo.families.origin import write_companions
 from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.files.atomic import new_folder

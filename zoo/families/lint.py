@@ -64,7 +64,7 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     for file, name, assumed in product(configs, classes, assumptions):
         file = replace(file, data={**file.data, "architectures": [name]})
         try:
-            forms += _check(family, families, registry, file, assumptions[-1], assumed)
+            forms += _check(family, families, file, assumptions[-1], assumed)
         except ZooError as error:
             problems.update(dict.fromkeys(error.problems))
     if configs and not problems and forms == 0:  # no model type: a family for others to extend
@@ -95,10 +95,10 @@ def _unread(family: Family) -> Iterator[Problem]:
     if not family.model_types:
         return
     needed, _ = family.needed
-    for name, (_, document) in family.let.items():
-        if document.name == str(family.path) and name not in needed:
+    for name, leaf in family.let.items():
+        if leaf.document.name == str(family.path) and name not in needed:
             near = did_you_mean(name, family.let.keys() - {name}, "leave it out")
-            yield Problem(f"nothing reads {quoted(name)}", document.place(("let", name)), near)
+            yield Problem(f"nothing reads {quoted(name)}", leaf.place(value=False), near)
 
 
 def _classes(family: Family) -> list[str]:
@@ -120,7 +120,6 @@ def _forms(family: Family) -> list[frozenset[str]]:
 def _check(
     family: Family,
     families: Families,
-    registry: Registry,
     file: JsonFile,
     asked: frozenset[str],
     assumed: frozenset[str],
@@ -133,15 +132,13 @@ def _check(
         name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
     )
     before = families.scope(family, file, seeds)
-    spec = family_spec(before, family.name, registry)
-    rules = active_rules(before)
-    keys = expected_keys(spec, rules)
+    spec = family_spec(before, family.name, families.registry)
+    keys = expected_keys(spec, active_rules(before))
     scope = families.scope(family, file, frozenset(keys))
     if any(scope.functions["present"](name) != (name in assumed) for name in asked):
         return False
     place = Place(str(family.path))
-    plan = make_plan(spec, scope, rules, keys, place)
-    _check_shapes(plan, spec, family)
+    _check_shapes(make_plan(spec, scope, keys, place), spec)
     scope.generation()
     return True
 
@@ -152,30 +149,29 @@ def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     keys = (
         key
         for active in rules
-        if active.zoo and not active.rule.copies
+        if not active.rule.copies
         for name, tensor in spec.tensors.items()
-        if (bindings := active.zoo[0].match(name)) is not None
-        for key in active.keys(bindings, tensor.shape)
+        for key in active.keys(name, tensor.shape)
     )
     return list(dict.fromkeys(keys))
 
 
-def _check_shapes(plan: Plan, spec: ModelSpec, family: Family) -> None:
+def _check_shapes(plan: Plan, spec: ModelSpec) -> None:
     problems: list[Problem] = []
     for step in plan.steps:
-        if not step.relayout.changes:
+        if not step.active.relayout.changes:
             continue
         shapes = [spec.tensors[target].shape for target in step.targets]
         inner = [shape[1:] if step.stacked else shape for shape in shapes]
         tensors = [torch.empty(shape, device="meta") for shape in inner]
         try:
-            again = step.relayout.apply(step.relayout.undo(tensors))
+            again = step.active.relayout.apply(step.active.relayout.undo(tensors))
             same = [tuple(tensor.shape) for tensor in again] == inner
         except ValueError as error:
-            problems.append(Problem(str(error), family.place(step.rule)))
+            problems.append(Problem(str(error), step.active.place))
             continue
         if not same:
             message = f"the layout of `{step.sources[0]}` cannot be undone"
-            problems.append(Problem(message, family.place(step.rule)))
+            problems.append(Problem(message, step.active.place))
     if problems:
         raise SpecError(problems)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.origin import Companion
+from zoo.families.companions import Companion
 from zoo.files.of_model import TARGET_TOKENIZER, TOKENIZER
 
 if TYPE_CHECKING:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.files.of_model import COMPANIONS, CONFIG, link_problem
+from zoo.families.companions import Companion, read_companions
+from zoo.files.of_model import COMPANIONS, CONFIG
 from zoo.weights.dtypes import dtype_name
 from zoo.weights.held_tensors import FLOATS
-from zoo.weights.open_file import cannot_read
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
 """The name of a file in a model's folder, or in a folder directly inside."""
@@ -81,45 +77,6 @@ def dtype_key(config: Mapping[str, Any]) -> str:
     return "dtype" if "dtype" in config else "torch_dtype"
 
 
-@dataclass(frozen=True)
-class Companion:
-    """A file beside the weights."""
-
-    name: str
-    data: bytes
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
-
-
-def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
-    """Read those of the files `names` that exist in a folder.
-
-    Raises:
-        WeightsError: some cannot be read, are no regular files, or are links that lead out of the
-            folder.
-    """
-    found: list[Companion] = []
-    problems: list[Problem] = []
-    for name in names:
-        path = folder / name
-        if not os.path.lexists(path):
-            continue
-        try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise OSError(0, "not a regular file")
-            if problem := link_problem(folder, name):
-                problems.append(problem)
-                continue
-            found.append(Companion(name, path.read_bytes()))
-        except OSError as error:
-            problems += cannot_read(error, Place(str(path))).problems
-    if problems:
-        raise WeightsError(problems)
-    return found
-
-
 def check_companions(companions: Iterable[Companion], origin: Origin, folder: Path) -> None:
     """Raise `WeightsError` if a file differs from the one that was copied at the import."""
     changed = [c.name for c in companions if c.sha256 != origin.files[c.name]]
@@ -140,11 +97,3 @@ def with_files(origin: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     names = dict.fromkeys([*origin.get("files", ()), *COMPANIONS])
     found = read_companions(folder, names)
     return {**origin, "files": {companion.name: companion.sha256 for companion in found}}
-
-
-def write_companions(companions: Iterable[Companion], folder: Path) -> None:
-    """Write files into a new folder."""
-    for companion in companions:
-        path = folder / companion.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(companion.data)

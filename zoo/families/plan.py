@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.families.family import Family, Rule
+from zoo.families.family import Rule, StatedRule
 from zoo.families.pattern import (
     PREFIX,
     REST,
@@ -30,40 +30,12 @@ from zoo.wording import counted
 _NUMBER = re.compile(r"\b\d+\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Tensors of the checkpoint, and the stored tensors of the zoo that they become. Several
-    `sources` are stacked; several `targets` are the parts of each."""
-
-    rule: str
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    relayout: Relayout
-    stacked: bool = False
-
-
-@dataclass(slots=True)
-class Plan:
-    """The use of each tensor of a checkpoint, by the checkpoint's names.
-
-    `copies` maps a copy to its original, `computed` maps a tensor to the table of the module that
-    it is a copy of; `dropped` are left out. `zeros` are tensors of the zoo that the checkpoint does
-    not have.
-    """
-
-    steps: list[Step] = field(default_factory=list[Step])
-    copies: dict[str, str] = field(default_factory=dict[str, str])
-    computed: dict[str, str] = field(default_factory=dict[str, str])
-    dropped: list[str] = field(default_factory=list[str])
-    zeros: list[str] = field(default_factory=list[str])
-
-
 @dataclass(frozen=True)
 class ActiveRule:
     """A rule with its expressions evaluated for one checkpoint."""
 
-    name: str
     rule: Rule
+    place: Place
     hf: Pattern
     zoo: tuple[Pattern, ...]
     computed: Pattern | None
@@ -86,9 +58,13 @@ class ActiveRule:
         """Whether it drops tensors of any name that begins so; of these no other rule speaks."""
         return REST in self.hf.placeholders
 
-    def keys(self, bindings: Bindings, shape: Sequence[int]) -> list[str]:
-        """Return the names in the checkpoint of what becomes a tensor of this shape, in whose name
-        the placeholders have the values `bindings`; of alternative spellings the first."""
+    def keys(self, target: str, shape: Sequence[int]) -> list[str]:
+        """Return the names in the checkpoint of what becomes a tensor of the zoo of this name and
+        shape, of alternative spellings the first; none if the rule does not make it."""
+        matches = (end.match(target) for end in self.zoo)
+        bindings = next((found for found in matches if found is not None), None)
+        if bindings is None:
+            return []
         spelled = {name: next(iter(self.hf.words[name].values())) for name in self.spelled}
         known = {**bindings, **spelled}
         if self.counted is None:
@@ -101,6 +77,33 @@ class ActiveRule:
         return sorted(self.hf.placeholders - known) if self.zoo else []
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tensors of the checkpoint, and the stored tensors of the zoo that they become by a rule.
+    Several `sources` are stacked; several `targets` are the parts of each."""
+
+    active: ActiveRule
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    stacked: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """The use of each tensor of a checkpoint, by the checkpoint's names.
+
+    `copies` maps a copy to its original, `computed` maps a tensor to the table of the module that
+    it is a copy of; `dropped` are left out. `zeros` are tensors of the zoo that the checkpoint does
+    not have.
+    """
+
+    steps: list[Step] = field(default_factory=list[Step])
+    copies: dict[str, str] = field(default_factory=dict[str, str])
+    computed: dict[str, str] = field(default_factory=dict[str, str])
+    dropped: list[str] = field(default_factory=list[str])
+    zeros: list[str] = field(default_factory=list[str])
+
+
 def active_rules(scope: Scope) -> list[ActiveRule]:
     """Return the rules of a family that hold for one checkpoint.
 
@@ -108,69 +111,69 @@ def active_rules(scope: Scope) -> list[ActiveRule]:
         SpecError: an expression has no value, or a pattern cannot be inverted.
     """
     return [
-        _active(name, scope)
-        for name, (rule, document) in scope.family.rules.items()
-        if rule.when is None or scope.evaluate(rule.when, document, ("weights", name, "when"))
+        _active(stated, scope)
+        for stated in scope.family.rules.values()
+        if (when := stated.rule.when) is None
+        or scope.evaluate(when, stated.document, (*stated.path, "when"))
     ]
 
 
 def possible_rules(scope: Scope) -> Iterator[ActiveRule]:
     """Yield the rules of a family that hold for some checkpoint with this configuration, whatever
     their `when` says; not those whose names have no value for it."""
-    for name in scope.family.rules:
+    for stated in scope.family.rules.values():
         with suppress(SpecError):
-            yield _active(name, scope)
+            yield _active(stated, scope)
 
 
-def _active(name: str, scope: Scope) -> ActiveRule:
-    rule, _ = scope.family.rules[name]
-    hf, *targets = (_text(text, name, scope) for text in (rule.hf, *rule.targets))
+def _active(stated: StatedRule, scope: Scope) -> ActiveRule:
+    rule, place = stated.rule, stated.place
+    hf, *targets = (_text(text, stated, scope) for text in (rule.hf, *rule.targets))
     try:
         words = declared_words(hf, *targets)
     except PatternError as error:
-        raise SpecError(Problem(str(error), scope.family.place(name))) from None
-    computed = None if rule.computed is None else _text(rule.computed, name, scope)
+        raise SpecError(Problem(str(error), place)) from None
+    computed = None if rule.computed is None else _text(rule.computed, stated, scope)
     active = ActiveRule(
-        name,
         rule,
+        place,
         hf=Pattern(hf, words),
         zoo=tuple(Pattern(target, words, zoo_side=True) for target in targets),
         computed=None if computed is None else Pattern(computed, words, zoo_side=True),
         relayout=Relayout(
             transpose=rule.transpose,
             axes=rule.axes,
-            parts=tuple(_size(part, name, "parts", scope) for part in rule.parts),
-            sizes={axis: _size(n, name, "sizes", scope) for axis, n in rule.sizes.items()},
+            parts=tuple(_size(part, "parts", stated, scope) for part in rule.parts),
+            sizes={axis: _size(n, "sizes", stated, scope) for axis, n in rule.sizes.items()},
         ),
     )
-    _check_invertible(active, scope.family.place(name))
+    _check_invertible(active)
     return active
 
 
-def _size(value: int | str, rule: str, key: str, scope: Scope) -> int:
+def _size(value: int | str, key: str, stated: StatedRule, scope: Scope) -> int:
     """Return a size under this key of a rule, a number or an expression. Raises `SpecError` if the
     expression has another value."""
-    _, document = scope.family.rules[rule]
-    path = ("weights", rule, key)
-    found = scope.evaluate(value, document, path) if isinstance(value, str) else value
+    path = (*stated.path, key)
+    found = scope.evaluate(value, stated.document, path) if isinstance(value, str) else value
     if type(found) is not int or found < 0:
-        place = document.place(path)
+        place = stated.document.place(path)
         raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
     return found
 
 
-def _text(text: str, rule: str, scope: Scope) -> str:
+def _text(text: str, stated: StatedRule, scope: Scope) -> str:
     """Return a pattern with the checkpoint's prefix inserted and `${expressions}` evaluated."""
-    _, document = scope.family.rules[rule]
     parts = text.replace(PREFIX, scope.prefix).split("${")
     for i, part in enumerate(parts[1:], start=1):
         source, _, rest = part.partition("}")
-        parts[i] = f"{scope.evaluate(source, document, ('weights', rule))}{rest}"
+        parts[i] = f"{scope.evaluate(source, stated.document, stated.path)}{rest}"
     return "".join(parts)
 
 
-def _check_invertible(active: ActiveRule, place: Place) -> None:
+def _check_invertible(active: ActiveRule) -> None:
     """Raise `SpecError` unless the checkpoint's name can be derived from the zoo's."""
+    place = active.place
     ends = (*active.zoo, *([active.computed] if active.computed else []))
     own = active.hf.placeholders
     if active.takes_rest and not active.rule.drop:
@@ -188,33 +191,30 @@ def _check_invertible(active: ActiveRule, place: Place) -> None:
         raise SpecError(Problem(message, place))
 
 
-def make_plan(
-    spec: ModelSpec, scope: Scope, rules: Sequence[ActiveRule], keys: Iterable[str], where: Place
-) -> Plan:
+def make_plan(spec: ModelSpec, scope: Scope, keys: Iterable[str], where: Place) -> Plan:
     """Plan the conversion of the tensors `keys` of a checkpoint.
 
     Args:
         spec: the model's spec.
-        scope: the family, for the places of its rules.
-        rules: the rules that hold.
+        scope: the family, with the configuration.
         keys: the names of the checkpoint's tensors.
         where: the checkpoint, for messages.
 
     Raises:
         WeightsError: a tensor is missing, or no rule matches a tensor.
-        SpecError: the family is wrong: two rules match one tensor.
+        SpecError: the family is wrong: two rules match one tensor; or as `active_rules`.
     """
-    return _Planner(spec, scope.family, frozenset(keys), where).made(rules)
+    return _Planner(spec, scope.family.name, frozenset(keys), where).made(active_rules(scope))
 
 
 class _Planner:
-    def __init__(self, spec: ModelSpec, family: Family, keys: frozenset[str], where: Place) -> None:
+    def __init__(self, spec: ModelSpec, family: str, keys: frozenset[str], where: Place) -> None:
         self.spec = spec
         self.family = family
         self.keys = keys
         self.where = where
         self.plan = Plan()
-        self.used: dict[str, str] = {}
+        self.used: dict[str, ActiveRule] = {}
         self.made_by: dict[str, Step] = {}
         self.copied: set[str] = set()
         self.problems: list[Problem] = []
@@ -228,7 +228,7 @@ class _Planner:
             if active.takes_rest:
                 left -= {key for key, _ in matches}
             for key, _ in matches:
-                self.use(key, active.name)
+                self.use(key, active)
             if active.computed is not None:
                 self.plan.computed.update((key, active.computed.fill(b)) for key, b in matches)
             if active.rule.drop:
@@ -240,12 +240,12 @@ class _Planner:
         self.check_whole(rules)
         return self.plan
 
-    def use(self, key: str, rule: str) -> None:
+    def use(self, key: str, active: ActiveRule) -> None:
         if key in self.used:
-            first = ("the other rule", self.family.place(self.used[key]))
+            first = ("the other rule", self.used[key].place)
             message = f"two rules speak of the tensor `{key}`"
-            raise SpecError(Problem(message, self.family.place(rule), related=(first,)))
-        self.used[key] = rule
+            raise SpecError(Problem(message, active.place, related=(first,)))
+        self.used[key] = active
 
     def become(self, active: ActiveRule, matches: list[tuple[str, dict[str, str]]]) -> None:
         counted = active.counted
@@ -256,7 +256,7 @@ class _Planner:
         for targets, members in groups.items():
             if counted is None:
                 for key, _ in members:
-                    self.step(Step(active.name, (key,), targets, active.relayout))
+                    self.step(Step(active, (key,), targets))
                 continue
             members.sort(key=lambda member: int(member[1][counted]))
             numbers = [int(bindings[counted]) for _, bindings in members]
@@ -265,7 +265,7 @@ class _Planner:
                 self.report(f"tensors that are counted from 0 are missing beside {names}")
                 continue
             sources = tuple(key for key, _ in members)
-            self.step(Step(active.name, sources, targets, active.relayout, stacked=True))
+            self.step(Step(active, sources, targets, stacked=True))
 
     def step(self, step: Step) -> None:
         """Add a step. If another step has made one of its targets, its sources must be copies."""
@@ -275,11 +275,10 @@ class _Planner:
             self.report(
                 f"the model has no place for the tensor `{step.sources[0]}`: its spec has no "
                 f"`{unknown[0]}`",
-                ("by this rule", self.family.place(step.rule)),
+                ("by this rule", step.active.place),
             )
             return
-        rule, _ = self.family.rules[step.rule]
-        copies = rule.copies or step.targets != stored
+        copies = step.active.rule.copies or step.targets != stored
         if made := [name for name in stored if name in self.made_by]:
             first = self.made_by[made[0]]
             if not copies and made[0] not in self.copied:
@@ -294,15 +293,15 @@ class _Planner:
             return
         if copies:
             self.copied.update(stored)
-        step = Step(step.rule, step.sources, stored, step.relayout, step.stacked)
+        step = replace(step, targets=stored)
         self.made_by.update(dict.fromkeys(stored, step))
         self.plan.steps.append(step)
 
     def made_twice(self, first: Step, step: Step, name: str) -> None:
-        if first.rule != step.rule:
-            related = ("the other rule", self.family.place(first.rule))
+        if first.active is not step.active:
+            related = ("the other rule", first.active.place)
             message = f"two rules make the tensor `{name}`"
-            raise SpecError(Problem(message, self.family.place(step.rule), related=(related,)))
+            raise SpecError(Problem(message, step.active.place, related=(related,)))
         self.report(f"`{first.sources[0]}` and `{step.sources[0]}` are two spellings of one tensor")
 
     def absent(self, active: ActiveRule) -> None:
@@ -313,7 +312,7 @@ class _Planner:
 
     def check_whole(self, rules: Sequence[ActiveRule]) -> None:
         for key, more in _alike(self.keys - self.used.keys()):
-            message = f"the family `{self.family.name}` has no rule for the tensor `{key}`{more}"
+            message = f"the family `{self.family}` has no rule for the tensor `{key}`{more}"
             self.report(message)
         # Tensors that another rule has made are not missing.
         self.plan.zeros = [name for name in self.plan.zeros if name not in self.made_by]
@@ -328,9 +327,7 @@ class _Planner:
     def called(self, name: str, rules: Iterable[ActiveRule]) -> str | None:
         """What the checkpoint would call a tensor of the model; None if no rule makes it."""
         shape = self.spec.tensors[name].shape
-        ends = ((active, target.match(name)) for active in rules for target in active.zoo)
-        keys = (active.keys(found, shape)[0] for active, found in ends if found is not None)
-        return next(keys, None)
+        return next((key for active in rules for key in active.keys(name, shape)), None)
 
     def report(self, message: str, *related: tuple[str, Place]) -> None:
         self.problems.append(Problem(message, self.where, related=related))

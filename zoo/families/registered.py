@@ -25,8 +25,8 @@ class Families:
     """The families of a registry, by name and by the `model_type`s that they read."""
 
     def __init__(self, registry: Registry) -> None:
+        self.registry = registry
         self.folders = registry.families
-        self._perhaps_missing = registry.perhaps_missing
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -69,7 +69,7 @@ class Families:
         """Return the family of this name. Raises `SpecError` with the nearest name otherwise."""
         if name not in self.paths:
             hint = did_you_mean(name, self.paths, "`zoo families` lists them")
-            message, missing = f"there is no family {quoted(name)}", self._perhaps_missing()
+            message, missing = f"there is no family {quoted(name)}", self.registry.perhaps_missing()
             raise SpecError(Problem(message, help=hint, related=missing))
         return read_family(self.paths[name], self.paths)
 
@@ -93,7 +93,7 @@ class Families:
                     help=self._part_alone(file)
                     or (f"did you mean `{near}`? " if near else "")
                     + "`zoo families` lists them, docs/write-a-family.md tells how to write one",
-                    related=self._perhaps_missing(),
+                    related=self.registry.perhaps_missing(),
                 )
             )
         return self.family(self.by_model_type[model_type])

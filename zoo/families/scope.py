@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
-from zoo.document import Document
+from zoo.document import Document, KeyPath
 from zoo.errors import Place, Problem, SpecError
 from zoo.families.config import Config
 from zoo.families.expression import MAX_SIZE, ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
-from zoo.families.vocabulary import Vocabulary, magnitude, number
+from zoo.families.rotary import magnitude, number, rotary
+from zoo.families.vocabulary import Vocabulary
+from zoo.resolving.tables import Leaf
 from zoo.wording import did_you_mean
 
 _MAX_RANGE = 100_000
@@ -53,9 +55,8 @@ class Scope(Mapping[str, Any]):
         if name in self._open:
             raise ExpressionError(f"`{name}` is made of itself: {' -> '.join(self._open)}")
         self._open.append(name)
-        value, document = self.family.let[name]
         with self.reading() as keys:
-            self._known[name] = self.value(value, document, ("let", name))
+            self._known[name] = self.value(self.family.let[name])
         self._read_by[name] = frozenset(keys)
         self._open.pop()
         return self._known[name]
@@ -69,10 +70,7 @@ class Scope(Mapping[str, Any]):
     def generation(self) -> dict[str, Any]:
         """Return the settings of generation that the family knows. Raises `SpecError` if an
         expression has no value."""
-        return {
-            key: self.value(value, document, ("generation", key))
-            for key, (value, document) in self.family.generation.items()
-        }
+        return {key: self.value(leaf) for key, leaf in self.family.generation.items()}
 
     @contextmanager
     def reading(self) -> Generator[set[str]]:
@@ -91,22 +89,23 @@ class Scope(Mapping[str, Any]):
         places = [self.config.file.place(key) for key in keys if key in self.config.file.data]
         return places[0] if len(places) == 1 and places[0].line is not None else None
 
-    def value(self, value: Any, document: Document, path: tuple[str | int, ...]) -> Any:
+    def value(self, leaf: Leaf) -> Any:
         """Return a value of a family file with its expressions evaluated.
 
         Raises:
             SpecError: an expression has no value; the error has its place and, if it has read one
                 key of the configuration, the place of the key.
         """
+        value = leaf.value
         if isinstance(value, dict):
-            return {key: self.value(inner, document, (*path, key)) for key, inner in value.items()}
+            return {key: self.value(_inside(leaf, key, inner)) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self.value(item, document, (*path, i)) for i, item in enumerate(value)]
+            return [self.value(_inside(leaf, i, item)) for i, item in enumerate(value)]
         if isinstance(value, str) and value.startswith("="):
-            return self.evaluate(value[1:], document, path)
+            return self.evaluate(value[1:], leaf.document, leaf.path)
         return value
 
-    def evaluate(self, source: str, document: Document, path: tuple[str | int, ...]) -> Any:
+    def evaluate(self, source: str, document: Document, path: KeyPath) -> Any:
         """Return the value of the expression at `path`. Raises as `value`."""
         keys: Collection[str] = ()
         try:
@@ -130,8 +129,8 @@ class Scope(Mapping[str, Any]):
     def _functions(self, vocabulary: Vocabulary) -> dict[str, Callable[..., Any]]:
         return {
             "activation": vocabulary.activation,
-            "rope": lambda layer_type=None, of=None, **settings: vocabulary.rotary(
-                _or(of, self.config), layer_type, **settings
+            "rope": lambda layer_type=None, of=None, **settings: rotary(
+                vocabulary, _or(of, self.config), layer_type, **settings
             ),
             "yarn_magnitude": magnitude,
             "present": self._present,
@@ -156,6 +155,10 @@ class Scope(Mapping[str, Any]):
         """Return whether the checkpoint has a tensor of that name; `*` matches any text."""
         pattern = glob.escape(name.replace(PREFIX, self.prefix)).replace("[*]", "*")
         return any(fnmatchcase(key, pattern) for key in self._keys)
+
+
+def _inside(leaf: Leaf, key: str | int, value: Any) -> Leaf:
+    return Leaf(value, leaf.document, (*leaf.path, key))
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -52,7 +52,7 @@ def keys_by_line(scope: Scope) -> dict[str, set[str]]:
             pending += value.entries.values()
             continue
         with scope.reading() as keys:
-            scope.value(value.value, value.document, value.path)
+            scope.value(value)
         line = str(value.place()._replace(column=None))
         found[line] = found.get(line, set()) | keys
     return found
@@ -91,7 +91,7 @@ def _evaluated(value: Table | Leaf, scope: Scope, stated: dict[Place, Place]) ->
     """
     if isinstance(value, Leaf):
         with scope.reading() as keys:
-            made = scope.value(value.value, value.document, value.path)
+            made = scope.value(value)
         if place := scope.stated(keys):
             stated[value.place(value=True)] = place
         return _without_none(made, value.path[-1])

@@ -13,20 +13,14 @@ def checkpoint_names(
 ) -> frozenset[str]:
     """Return the names in a checkpoint of what becomes the stored `tensors` of a model. The first
     rule that makes a tensor counts, and of alternative spellings the first."""
-    making = [active for active in rules if active.zoo and not active.rule.copies]
+    making = [active for active in rules if not active.rule.copies]
     tied: dict[str, list[str]] = {}
     for name, stored in spec.ties.items():
         tied.setdefault(stored, []).append(name)
     found: set[str] = set()
     for stored in tensors:
-        matches = (
-            (active, target.match(name))
-            for name in (stored, *tied.get(stored, ()))
-            for active in making
-            for target in active.zoo
-        )
-        for active, bindings in matches:
-            if bindings is not None:
-                found.update(active.keys(bindings, spec.tensors[stored].shape))
-                break
+        shape = spec.tensors[stored].shape
+        names = (stored, *tied.get(stored, ()))
+        keys = (active.keys(name, shape) for name in names for active in making)
+        found.update(next(filter(None, keys), ()))
     return frozenset(found)

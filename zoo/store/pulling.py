@@ -187,9 +187,9 @@ def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) 
 
     folder = work / "imported"
     plan = plan_import(fetched, name=model.name, registry=registry)
-    if plan.family.name != model.manifest.family:
+    if plan.origin.family != model.manifest.family:
         place = model.document.place(("family",), value=True)
-        raise StoreError(Problem(f"the family that reads it is `{plan.family.name}`", place))
+        raise StoreError(Problem(f"the family that reads it is `{plan.origin.family}`", place))
     save_import(plan, folder)
     for path in fetched.iterdir():
         if selected(path.name, CARDS):

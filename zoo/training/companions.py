@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from zoo.families.origin import Companion, read_companions
+from zoo.families.companions import Companion, read_companions
 from zoo.files.atomic import new_file, remove_file, write_text
 from zoo.files.of_model import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.labels import published_config

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, check_folder, tensors_of
+from zoo.families.origin import OfAdapter
 from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
 from zoo.json_files import JsonFile, read_json
 from zoo.weights.held_tensors import FLOATS
@@ -88,13 +89,15 @@ class Adapter:
         """The file of the tensors."""
         return self.file.path.with_name(WEIGHTS)
 
-    def digest(self) -> str:
-        """The SHA-256 of the file of the tensors. Raises `WeightsError` if it cannot be read."""
+    def recorded(self) -> OfAdapter:
+        """What is recorded of it. Raises `WeightsError` if the file of the tensors cannot be
+        read."""
         try:
             with self.path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise cannot_read(error, Place(str(self.path))) from None
+        return OfAdapter(config=self.file.text, sha256=sha256)
 
     def scale(self, path: str, rank: int) -> float:
         """The factor of B A for the module `path`: alpha / rank, or alpha / sqrt(rank)."""

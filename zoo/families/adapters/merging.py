@@ -84,7 +84,7 @@ class _Merge:
         """The update of the tensor `key`, after checking that it fits."""
         a, b, of_table = factors
         scale = self.adapter.scale(path, a.shape[0])
-        transposed = of_table or self.steps[key].relayout.transpose
+        transposed = of_table or self.steps[key].active.relayout.transpose
         update = Update(a, b, scale, transposed)
         self.check_shape(key, update.shape)
         return update
