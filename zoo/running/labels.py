@@ -15,6 +15,7 @@ from pydantic import (
     field_validator,
 )
 
+from zoo.provenance.origin import published_config
 from zoo.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -40,13 +41,6 @@ class Labels(BaseModel):
         except ValidationError:
             return {}
         return names
-
-
-def published_config(origin: Mapping[str, Any] | None) -> str | None:
-    """The text of the config.json that a model of this origin was imported with, if there was
-    one."""
-    config = (origin or {}).get("config")
-    return config if isinstance(config, str) else None
 
 
 def read_labels(model: Transformer) -> Labels:
