@@ -24,11 +24,12 @@ from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.image_reader import ImageReader
-from zoo.running.labels import read_labels
+from zoo.running.labels import labels_of
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import check_top, classes_of, compared
-from zoo.running.text import Input, Text, read_text
+from zoo.running.text import Input, Text
+from zoo.running.tokenized import read_text
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -202,7 +203,7 @@ class ImageModel:
             if texts is not None:
                 outputs = model.compare(outputs, texts)
         check_numbers(outputs, self.transformer.spec.name)
-        names = read_labels(self.transformer)
+        names = labels_of(self.transformer.spec, self.transformer.origin)
         for output in outputs:
             if asked.labels is not None and comparison is not None:
                 yield compared(output, comparison, asked.labels, asked.top)

@@ -21,14 +21,15 @@ from zoo.purpose import Task
 from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.labels import read_labels
+from zoo.running.labels import labels_of
 from zoo.running.letters import read_letters, without_blanks
 from zoo.running.media import places_of, read_each
 from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
-from zoo.running.text import Text, Tokenized, read_text
+from zoo.running.text import Text
+from zoo.running.tokenized import Tokenized, read_text
 from zoo.running.transcribing import Heard, Transcriber, times_of
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import (
@@ -297,5 +298,5 @@ class SoundModel:
             ids = without_blanks(output.argmax(-1).tolist(), how.blank)
             return {"text": self.text.decode(ids), "ids": ids}
         if task == "classify":
-            return classes_of(output, read_labels(model), top=top)
+            return classes_of(output, labels_of(model.spec, model.origin), top=top)
         return {"embedding": output.tolist()}

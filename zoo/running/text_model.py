@@ -21,12 +21,13 @@ from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import vectors_of
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
-from zoo.running.labels import read_labels
+from zoo.running.labels import labels_of
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import check_top, read_off
-from zoo.running.text import Input, Text, Tokenized, read_text
+from zoo.running.text import Input, Text
 from zoo.running.text_inputs import TextInputs
+from zoo.running.tokenized import Tokenized, read_text
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
@@ -342,7 +343,8 @@ class TextModel:
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
-        model, labels = self.transformer, read_labels(self.transformer)
+        model = self.transformer
+        labels = labels_of(model.spec, model.origin)
         if model.spec.model.comparison is not None:
             found = vectors_of(model, rows)
         else:
