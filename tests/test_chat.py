@@ -20,7 +20,8 @@ from word_tokenizers import word_tokenizer
 import zoo
 from zoo.cli import run
 from zoo.errors import InputError
-from zoo.running.text import Text, read_text
+from zoo.running.text import Text
+from zoo.running.tokenized import read_text
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]"]
 ALPHABET = [chr(code) for code in range(32, 127)] + ["\n", "é"]

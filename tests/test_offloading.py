@@ -18,7 +18,8 @@ from word_tokenizers import word_tokenizer
 import zoo
 from zoo.running.perplexity import perplexity
 from zoo.running.settings import Settings
-from zoo.running.text import Numbers, Tokenized
+from zoo.running.text import Numbers
+from zoo.running.tokenized import Tokenized
 from zoo.transformer import Transformer
 
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 8}

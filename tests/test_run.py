@@ -25,7 +25,8 @@ import zoo
 from zoo.cli import run
 from zoo.errors import InputError, WeightsError, ZooError
 from zoo.running.settings import Settings
-from zoo.running.text import Numbers, Text, read_text
+from zoo.running.text import Numbers, Text
+from zoo.running.tokenized import read_text
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
 SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}

@@ -19,7 +19,8 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.running.stops import Stops
-from zoo.running.text import Text, Tokenized
+from zoo.running.text import Text
+from zoo.running.tokenized import Tokenized
 
 LETTERS = [*"abc \n", "ab", " c", "bca", "\u2581"]
 SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from zoo.running.text import Numbers, Text, Tokenized, pieces
+from zoo.running.text import Numbers, Text, pieces
+from zoo.running.tokenized import Tokenized
 
 WORDS = ["a", "\N{GREEK SMALL LETTER ALPHA}b", ".", ",", "n't", "'s", "\n", " ", "\N{ROCKET}x"]
 BYTES = [f"<0x{byte:02X}>" for byte in (0x41, 0xC3, 0xA4, 0xE4, 0xBD, 0xA0, 0xF0, 0x9F, 0x9A, 0x80)]

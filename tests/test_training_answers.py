@@ -22,7 +22,7 @@ from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.registry import load_registry
-from zoo.running.text import read_text
+from zoo.running.tokenized import read_text
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Parts, Row, n_tokens
 from zoo.training.changes import identity

@@ -17,7 +17,7 @@ from trials import Refused, said
 import zoo
 from zoo.registry import load_registry
 from zoo.running import chat as chat_module
-from zoo.running.text import read_text
+from zoo.running.tokenized import read_text
 from zoo.training.batches import IGNORED, Row
 from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe

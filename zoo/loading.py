@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,15 +18,16 @@ from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.machine.devices import usable_device
 from zoo.provenance.lock import Lock, check_locked
+from zoo.provenance.origin import published_config
 from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
 from zoo.reading import made_with_others, spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
-from zoo.store.found_weights import Found, find_weights
+from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import usable_dtype
-from zoo.weights.file import MENDING, Header, Record
+from zoo.weights.file import Header, Record
 from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
@@ -52,7 +54,6 @@ def _collector_at_rest() -> Generator[None]:
             gc.enable()
 
 
-@_collector_at_rest()
 def load(
     path_or_name: str | Path,
     *,
@@ -105,13 +106,145 @@ def load(
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
+    with open_model(
+        path_or_name,
+        device=device,
+        dtype=dtype,
+        mesh=mesh,
+        verify=verify,
+        only=only,
+        read=read,
+        locked=locked,
+        registry=registry,
+    ) as opened:
+        return opened.read()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A saved model that is open, all of which is checked but the bytes of its tensors.
+
+    Args:
+        weights: its open weights.
+        transformer: the model on the meta device, which `read` gives its values.
+        names: the tensors that are read; the others get initial values.
+        patterns: what chose them, if something did.
+        device, dtype, mesh: as in `load`.
+        verified: whether the bytes of what is read are checked.
+        hashed: whether this is done tensor by tensor, and not by the digests of whole files.
+        mapped: whether the files are mapped.
+    """
+
+    weights: Weights
+    transformer: Transformer
+    names: set[str]
+    patterns: Sequence[str] | None
+    device: torch.device
+    dtype: torch.dtype | None
+    mesh: DeviceMesh | None
+    verified: bool
+    hashed: bool
+    mapped: bool
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec."""
+        return self.transformer.spec
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the weights. If a lock or the store says how its files are, they are so."""
+        return self.weights.path.parent
+
+    @property
+    def config(self) -> str | None:
+        """The text of the `config.json` that it was imported with, if there was one."""
+        return published_config(self.weights.header.origin)
+
+    def read(self) -> Transformer:
+        """The model with its values. Raises and warns as `load`."""
+        model, header = self.transformer, self.weights.header
+        with _processes(self.mesh):
+            tensors = self._tensors()
+        place(model, tensors, device=self.device)
+        if others := replaced_code(self.spec, header.plugins):
+            told = f"{made_with_others(others)}, which may compute something else"
+            warnings.warn(f"{self.weights.path}: {told}", ReplacedPluginWarning, stacklevel=3)
+        model.load_report = self._report(tensors)
+        model.origin = self._origin()
+        return model
+
+    def _tensors(self) -> Mapping[str, torch.Tensor]:
+        """The tensors of the model, or of this process's share of it."""
+        weights, names, mesh = self.weights, self.names, self.mesh
+        device, dtype, hashed = self.device, self.dtype, self.hashed
+        if mesh is not None:
+            from zoo.sharding.reading import load_shares
+
+            model = self.transformer
+            return load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
+        reader = TensorReader(weights, self.spec, device, dtype, verify=hashed, mapped=self.mapped)
+        return reader.read_all(names) | reader.initial(weights.header.records.keys() - names)
+
+    def _origin(self) -> dict[str, Any] | None:
+        """Where the model comes from: what the file says of it, and which part of the file it has,
+        if not all of its tensors are read."""
+        header = self.weights.header
+        if len(self.names) == len(header.records):
+            return header.origin
+        part = {"only": self.patterns, "content_digest": header.content_digest}
+        return {**(header.origin or {}), "part": part}
+
+    def _report(self, tensors: Mapping[str, torch.Tensor]) -> LoadReport:
+        header, spec = self.weights.header, self.spec
+        rows = (
+            TensorReport(
+                name=name,
+                aliases=spec.aliases.get(name, ()),
+                values="loaded" if name in self.names else "initial",
+                stored=record.dtype,
+                dtype=DTYPES[tensors[name].dtype],
+                shape=record.shape,
+                share=tuple(local(tensors[name]).shape),
+                sha256=record.sha256,
+                checked=self.verified and name in self.names,
+            )
+            for name, record in sorted(header.records.items())
+        )
+        return LoadReport(
+            name=spec.name,
+            path=str(self.weights.path),
+            spec_digest=spec.digest,
+            content_digest=header.content_digest,
+            read="mmap" if self.mapped else "bytes",
+            plugins=header.plugins,
+            seed=header.seed,
+            tensors=tuple(rows),
+        )
+
+
+@contextmanager
+def open_model(
+    path_or_name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    mesh: DeviceMesh | None = None,
+    verify: bool = True,
+    only: str | Sequence[str] | None = None,
+    read: Read | None = None,
+    locked: bool = False,
+    registry: Registry | None = None,
+) -> Generator[OpenModel]:
+    """Open a saved model and check all of it but the bytes of its tensors, so that the files beside
+    it can be read before these are. The arguments and the errors are those of `load`."""
     patterns = _patterns(only)
     if mesh is not None:
         from zoo.sharding.together import first_of_each_store
 
         # A model that is not in the store is pulled by one process; the others then find it there.
         first_of_each_store(lambda: find_weights(path_or_name, registry or load_registry()), mesh)
-    with ExitStack() as opened:
+    with _collector_at_rest(), ExitStack() as opened:
         with _processes(mesh) as same:
             device = _device(mesh, device)
             dtype = None if dtype is None else usable_dtype(dtype)
@@ -125,23 +258,23 @@ def load(
             has_blake3 = found.ref is not None and bool(found.ref.blake3)
             as_a_whole = mapped and patterns is None and has_blake3
             if verify:
-                opened.enter_context(_as_pulled(weights, found, as_a_whole=as_a_whole))
+                opened.enter_context(found.as_pulled(weights, as_a_whole=as_a_whole))
             spec = _checked_spec(weights, lock, registry, locked=locked)
             names = matching(header, patterns, where)
             same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
             model = build_on_meta(spec, dtype or _dtype_of(header))
-        with _processes(mesh):
-            hashed = verify and not as_a_whole
-            tensors = _read_tensors(
-                model, weights, names, mesh, device, dtype, hashed=hashed, mapped=mapped
-            )
-    place(model, tensors, device=device)
-    if others := replaced_code(spec, header.plugins):
-        message = f"{found.path}: {made_with_others(others)}, which may compute something else"
-        warnings.warn(message, ReplacedPluginWarning, stacklevel=3)
-    model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
-    model.origin = _origin(header, names, patterns)
-    return model
+        yield OpenModel(
+            weights,
+            model,
+            names,
+            patterns,
+            device,
+            dtype,
+            mesh,
+            verified=verify,
+            hashed=verify and not as_a_whole,
+            mapped=mapped,
+        )
 
 
 def _patterns(only: str | Sequence[str] | None) -> Sequence[str] | None:
@@ -152,64 +285,6 @@ def _patterns(only: str | Sequence[str] | None) -> Sequence[str] | None:
     ):
         return patterns
     raise InputError(f"`only` is a pattern or a list of them, not {only!r:.80}")
-
-
-def _read_tensors(
-    model: Transformer,
-    weights: Weights,
-    names: set[str],
-    mesh: DeviceMesh | None,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    *,
-    hashed: bool,
-    mapped: bool,
-) -> Mapping[str, torch.Tensor]:
-    """Return the tensors of a meta-built model, or of this process's share of it: those of these
-    names from the weights, the others with their initial values."""
-    if mesh is not None:
-        from zoo.sharding.reading import load_shares
-
-        return load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
-    reader = TensorReader(weights, model.spec, device, dtype, verify=hashed, mapped=mapped)
-    return reader.read_all(names) | reader.initial(weights.header.records.keys() - names)
-
-
-def _origin(
-    header: Header, loaded: set[str], patterns: Sequence[str] | None
-) -> dict[str, Any] | None:
-    """Return where the model comes from: what the file says of it, and which part of the file it
-    has, if not all of its tensors are loaded."""
-    if len(loaded) == len(header.records):
-        return header.origin
-    part = {"only": patterns, "content_digest": header.content_digest}
-    return {**(header.origin or {}), "part": part}
-
-
-@contextmanager
-def _as_pulled(weights: Weights, found: Found, *, as_a_whole: bool) -> Generator[None]:
-    """Compare weights in the store and the files beside them with what was pulled: all bytes of the
-    weights, while the block runs, or with `as_a_whole = False` their headers, before it."""
-    found.check_others()
-    if as_a_whole and found.ref is not None:
-        with weights.held_against(found.ref.blake3):
-            yield
-    else:
-        _check_pulled(weights, found)
-        yield
-
-
-def _check_pulled(weights: Weights, found: Found) -> None:
-    """Compare the headers of weights in the store with what was pulled. They have the digests that
-    the tensors are compared with, and the spec."""
-    ref = found.ref
-    if ref is None:
-        return
-    if ref.blake3:
-        weights.check_beginnings(ref.blake3)
-    elif weights.header.content_digest != ref.content_digest:  # of an earlier version of the zoo
-        message = "these are not the weights that were pulled"
-        raise WeightsError(Problem(message, Place(str(found.path)), MENDING))
 
 
 def _processes(mesh: DeviceMesh | None) -> AbstractContextManager[list[str]]:
@@ -298,39 +373,3 @@ def _dtype_of(header: Header) -> torch.dtype:
     """Return the dtype of the first floating-point tensor, also used for tables not stored."""
     floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in FLOATS)
     return FLOATS[next(floats, "F32")]
-
-
-def _report(
-    weights: Weights,
-    spec: ModelSpec,
-    loaded: set[str],
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    verified: bool,
-    mapped: bool,
-) -> LoadReport:
-    header = weights.header
-    rows = (
-        TensorReport(
-            name=name,
-            aliases=spec.aliases.get(name, ()),
-            values="loaded" if name in loaded else "initial",
-            stored=record.dtype,
-            dtype=DTYPES[tensors[name].dtype],
-            shape=record.shape,
-            share=tuple(local(tensors[name]).shape),
-            sha256=record.sha256,
-            checked=verified and name in loaded,
-        )
-        for name, record in sorted(header.records.items())
-    )
-    return LoadReport(
-        name=spec.name,
-        path=str(weights.path),
-        spec_digest=spec.digest,
-        content_digest=header.content_digest,
-        read="mmap" if mapped else "bytes",
-        plugins=header.plugins,
-        seed=header.seed,
-        tensors=tuple(rows),
-    )

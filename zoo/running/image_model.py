@@ -15,25 +15,23 @@ from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Given
 from zoo.generation.outputs import check_numbers
-from zoo.loading import load
+from zoo.loading import OpenModel, open_model
 from zoo.machine.devices import as_input
 from zoo.purpose import Task
-from zoo.reading import spec_of_weights
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, vectors_of
 from zoo.running.generating import Writer
 from zoo.running.image_reader import ImageReader
-from zoo.running.labels import published_config, read_labels
+from zoo.running.labels import labels_of
 from zoo.running.media import places_of, read_each
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import check_top, classes_of, compared
-from zoo.running.text import Input, Text, read_text
+from zoo.running.text import Input, Text
+from zoo.running.tokenized import read_text
 from zoo.spec import ModelSpec
-from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
-from zoo.weights.reader import read_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -83,20 +81,19 @@ class ImageModel:
                 is not supported, or makes images of another size than the model takes; or another
                 file beside the weights is damaged.
         """
-        registry = load_registry() if registry is None else registry
-        path = find_weights(path_or_name, registry).path
-        header, folder = read_header(path), path.parent
-        spec = spec_of_weights(header, str(path), registry)
-        shape = _image_shape(spec)
-        config = published_config(header.origin)
-        reader = ImageReader(folder, config, spec, shape)
-        text = read_text(folder)
-        _ = reader.settings, text.pad_id  # a damaged file is told before all weights are read
-        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        settings = Settings()
+        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
+            return cls.of(opened)
+
+    @classmethod
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it. Raises as `load`."""
+        spec, folder, config = opened.spec, opened.folder, opened.config
+        reader = ImageReader(folder, config, spec, _image_shape(spec))
+        text, settings = read_text(folder), Settings()
+        _ = reader.settings, text.pad_id  # raises now if a file is damaged
         if spec.model.generation is not None:
             settings = read_settings(folder, config, has_source=True)
-        return cls(transformer, reader, text, settings)
+        return cls(opened.read(), reader, text, settings)
 
     @property
     def task(self) -> Task:
@@ -206,7 +203,7 @@ class ImageModel:
             if texts is not None:
                 outputs = model.compare(outputs, texts)
         check_numbers(outputs, self.transformer.spec.name)
-        names = read_labels(self.transformer)
+        names = labels_of(self.transformer.spec, self.transformer.origin)
         for output in outputs:
             if asked.labels is not None and comparison is not None:
                 yield compared(output, comparison, asked.labels, asked.top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import (
     BaseModel,
@@ -15,10 +15,8 @@ from pydantic import (
     field_validator,
 )
 
+from zoo.provenance.origin import published_config
 from zoo.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from zoo.transformer import Transformer
 
 
 class Labels(BaseModel):
@@ -40,18 +38,6 @@ class Labels(BaseModel):
         except ValidationError:
             return {}
         return names
-
-
-def published_config(origin: Mapping[str, Any] | None) -> str | None:
-    """The text of the config.json that a model of this origin was imported with, if there was
-    one."""
-    config = (origin or {}).get("config")
-    return config if isinstance(config, str) else None
-
-
-def read_labels(model: Transformer) -> Labels:
-    """Read the classes of a model, as `labels_of`."""
-    return labels_of(model.spec, model.origin)
 
 
 def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:

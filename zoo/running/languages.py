@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.errors import InputError, Problem
 from zoo.running.settings import Settings
-from zoo.running.text import Mark, Tokenized
+from zoo.running.tokenized import Mark, Tokenized
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.running.tokenizer_file import encode
 from zoo.wording import did_you_mean, quoted

@@ -15,8 +15,8 @@ from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import read_ids
 from zoo.machine.devices import input_device
 from zoo.purpose import Generation
-from zoo.running.text import Tokenized
 from zoo.running.text_model import TextModel
+from zoo.running.tokenized import Tokenized
 from zoo.running.tokenizer_file import encode
 from zoo.spec import ModelSpec
 from zoo.weights.dtypes import widened

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from zoo.reading import spec_of_weights
+from zoo.loading import open_model
 from zoo.registry import Registry
 from zoo.running.image_model import ImageModel
 from zoo.running.sound_model import SoundModel
 from zoo.running.text_model import TextModel
-from zoo.store.found_weights import find_weights
-from zoo.weights.reader import read_header
 
 Runner = TextModel | ImageModel | SoundModel
 """A model with what its folder holds for its inputs."""
@@ -20,11 +18,10 @@ def load_runner(
     """Load a model with what its folder holds for its inputs: sounds or images if it takes any,
     unless it is to be `of_texts`. Raises ZooError as `TextModel.load`, `ImageModel.load` and
     `SoundModel.load`."""
-    path = find_weights(path_or_name, registry).path
-    spec = spec_of_weights(read_header(path), str(path), registry)
-    kind: type[Runner] = TextModel
-    if spec.model.images and not of_texts:
-        kind = ImageModel
-    elif spec.model.hears and not of_texts:
-        kind = SoundModel
-    return kind.load(path_or_name, device=device, dtype=dtype, registry=registry)
+    with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
+        kind: type[Runner] = TextModel
+        if opened.spec.model.images and not of_texts:
+            kind = ImageModel
+        elif opened.spec.model.hears and not of_texts:
+            kind = SoundModel
+        return kind.of(opened)

@@ -280,7 +280,7 @@ def read_settings(
             f"{path}: {names}: not supported by the zoo, so that other texts may be generated than "
             "the publisher meant",
             SettingsWarning,
-            stacklevel=3,
+            stacklevel=4,  # who calls `TextModel.load`
         )
     return found.model_copy(update=changes)
 

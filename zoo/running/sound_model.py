@@ -15,21 +15,21 @@ from zoo.errors import InputError, Place, Problem
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.outputs import check_numbers
-from zoo.loading import load
+from zoo.loading import OpenModel, open_model
 from zoo.machine.devices import as_input
 from zoo.purpose import Task
-from zoo.reading import spec_of_weights
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
-from zoo.running.labels import published_config, read_labels
+from zoo.running.labels import labels_of
 from zoo.running.letters import read_letters, without_blanks
 from zoo.running.media import places_of, read_each
 from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
-from zoo.running.text import Text, Tokenized, read_text
+from zoo.running.text import Text
+from zoo.running.tokenized import Tokenized, read_text
 from zoo.running.transcribing import Heard, Transcriber, times_of
 from zoo.sounds.files import Sound, read_sound
 from zoo.sounds.settings import (
@@ -39,9 +39,7 @@ from zoo.sounds.settings import (
     read_sound_settings,
 )
 from zoo.sounds.windows import Window, windows_of
-from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
-from zoo.weights.reader import read_header
 
 if TYPE_CHECKING:
     from zoo.transformer import EncodingSounds
@@ -96,25 +94,27 @@ class SoundModel:
             WeightsError: the file that says how sounds become what the model takes is missing or
                 has a setting that is not supported; or another file beside the weights is damaged.
         """
-        registry = load_registry() if registry is None else registry
-        path = find_weights(path_or_name, registry).path
-        spec = spec_of_weights(read_header(path), str(path), registry)
+        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
+            return cls.of(opened)
+
+    @classmethod
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it. Raises as `load`."""
+        spec, folder = opened.spec, opened.folder
         if not spec.model.hears:
             others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
             raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
-        folder, how = path.parent, spec.model.transcription
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
+        how, settings = spec.model.transcription, SpeechSettings()
         letters = None if how is None else read_letters(folder, how)
         text: Text = letters or read_pieces(folder) or read_text(folder)
-        settings = SpeechSettings()
         if isinstance(text, Tokenized):
             text.hidden_from = text.id_of(FIRST_TIME)
-        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
         if (generation := spec.model.generation) is not None:
-            config = published_config(transformer.origin)
-            settings = read_settings(folder, config, has_source=True, kind=SpeechSettings)
+            kind = SpeechSettings
+            settings = read_settings(folder, opened.config, has_source=True, kind=kind)
             settings.check_begin(generation.target_vocab)
-        return cls(transformer, sound_settings, text, settings)
+        return cls(opened.read(), sound_settings, text, settings)
 
     @property
     def task(self) -> Task:
@@ -298,5 +298,5 @@ class SoundModel:
             ids = without_blanks(output.argmax(-1).tolist(), how.blank)
             return {"text": self.text.decode(ids), "ids": ids}
         if task == "classify":
-            return classes_of(output, read_labels(model), top=top)
+            return classes_of(output, labels_of(model.spec, model.origin), top=top)
         return {"embedding": output.tolist()}

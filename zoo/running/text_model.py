@@ -12,23 +12,23 @@ import torch
 from zoo.errors import InputError, Place, Problem, placing
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.inputs import Given
-from zoo.loading import load
+from zoo.loading import OpenModel, open_model
 from zoo.machine.devices import input_device
 from zoo.purpose import Task
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import vectors_of
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
-from zoo.running.labels import published_config, read_labels
+from zoo.running.labels import labels_of
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import check_top, read_off
-from zoo.running.text import Input, Text, Tokenized, read_text
+from zoo.running.text import Input, Text
 from zoo.running.text_inputs import TextInputs
+from zoo.running.tokenized import Tokenized, read_text
 from zoo.spec import ModelSpec
-from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
 
@@ -76,20 +76,23 @@ class TextModel:
         Raises:
             ZooError: as `zoo.load`; or a file beside the weights is damaged.
         """
-        registry = load_registry() if registry is None else registry
-        folder = find_weights(path_or_name, registry).path.parent
-        text = read_text(folder)
-        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        config, model = published_config(transformer.origin), transformer.spec.model
-        settings, images, how = Settings(), None, model.generation
-        if how is not None or model.rereads is not None:
+        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
+            return cls.of(opened)
+
+    @classmethod
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it. Raises as `load`."""
+        spec, folder, config = opened.spec, opened.folder, opened.config
+        text, settings, images = read_text(folder), Settings(), None
+        how = spec.model.generation
+        if how is not None or spec.model.rereads is not None:
             has_source = how is None or how.has_source
             settings = read_settings(folder, config, has_source=has_source)
-        if model.comparison is not None:
+        if spec.model.comparison is not None:
             _ = text.pad_id  # raises now if a file is damaged: such a model may read padding
         if how is not None and how.inserted_images is not None:
-            images = ImagesInText(folder, config, transformer.spec, how.inserted_images, text)
-        return cls(transformer, text, settings, images)
+            images = ImagesInText(folder, config, spec, how.inserted_images, text)
+        return cls(opened.read(), text, settings, images)
 
     @property
     def task(self) -> Task:
@@ -340,7 +343,8 @@ class TextModel:
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
-        model, labels = self.transformer, read_labels(self.transformer)
+        model = self.transformer
+        labels = labels_of(model.spec, model.origin)
         if model.spec.model.comparison is not None:
             found = vectors_of(model, rows)
         else:

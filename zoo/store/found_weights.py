@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from zoo.store.files import Store, damaged
 from zoo.store.lookup import find_stored
 from zoo.store.refs import Ref
 from zoo.weights.file import MENDING, is_file_name, weights_path
+from zoo.weights.reader import Weights
 from zoo.wording import quoted, typed
 
 
@@ -27,22 +30,44 @@ class Found:
     path: Path
     ref: Ref | None = None
 
-    def check_others(self) -> None:
-        """Compare the files beside weights in the store with their digests: the tokenizer, the
-        settings of generation.
+    @contextmanager
+    def as_pulled(self, weights: Weights, *, as_a_whole: bool) -> Generator[None]:
+        """Compare weights in the store and the files beside them with what was pulled: all bytes of
+        the weights, while the block runs, or with `as_a_whole = False` their headers, before it.
 
         Raises:
-            WeightsError: one is missing or damaged, or there is one that was not published.
+            WeightsError: a file is missing or damaged, or there is one that was not published.
             StoreError: there is no permission to read one.
         """
         if self.ref is None:
+            yield
             return
-        folder, files = self.path.parent, self.ref.files
+        self._check_others(self.ref)
+        if as_a_whole:
+            with weights.held_against(self.ref.blake3):
+                yield
+        else:
+            self._check_header(weights, self.ref)
+            yield
+
+    def _check_others(self, ref: Ref) -> None:
+        """Compare the files beside the weights with their digests: the tokenizer, the settings of
+        generation."""
+        folder, files = self.path.parent, ref.files
         weights = {name for name in files if is_weights(name)}
         others = {name: file for name, file in files.items() if name not in weights}
         if wrong := [name for name in damaged(folder, others) if name not in weights]:
             message = f"not as it was pulled: {', '.join(map(quoted, wrong))}"
             raise WeightsError(Problem(message, Place(str(folder)), MENDING))
+
+    def _check_header(self, weights: Weights, ref: Ref) -> None:
+        """Compare the headers of the weights, which have the digests that the tensors are compared
+        with, and the spec."""
+        if ref.blake3:
+            weights.check_beginnings(ref.blake3)
+        elif weights.header.content_digest != ref.content_digest:  # pulled by an older zoo
+            message = "these are not the weights that were pulled"
+            raise WeightsError(Problem(message, Place(str(self.path)), MENDING))
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Found:

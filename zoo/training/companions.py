@@ -10,7 +10,7 @@ from typing import Any
 from zoo.families.companions import Companion, read_companions
 from zoo.files.atomic import new_file, remove_file, write_text
 from zoo.files.of_model import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
-from zoo.running.labels import published_config
+from zoo.provenance.origin import published_config
 from zoo.running.settings import Settings, SettingsWarning, read_settings
 from zoo.training.start import Start
 from zoo.training.tables import OfModel

@@ -15,9 +15,9 @@ from zoo.generation import quantize_weights
 from zoo.generation.outputs import no_values
 from zoo.loading import load
 from zoo.machine.devices import input_device
+from zoo.provenance.origin import published_config
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import published_config
 from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source

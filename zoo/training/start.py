@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, placing
 from zoo.files.of_model import RECIPE
+from zoo.provenance.origin import published_config
 from zoo.registry import Registry
-from zoo.running.labels import published_config
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
