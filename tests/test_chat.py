@@ -121,6 +121,16 @@ def test_a_chat_becomes_the_ids_of_transformers(
     assert expected.count(WORDS.index("<s>")) == (template != "chatml")
 
 
+def test_a_call_without_a_content_has_none(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """For a template, it is not the empty text, as it is not for that of `transformers`."""
+    template = "{{ messages | tojson }}"
+    chat = [QUESTION, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
+    text = read_text(saved(tokenizer, tmp_path, template))
+    assert encoded(text, chat) == peers(tokenizer, template, chat)
+
+
 def test_older_checkpoints_keep_the_template_in_the_configuration(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
