@@ -28,11 +28,16 @@ ALPHABET = [chr(code) for code in range(32, 127)] + ["\n", "é"]
 WORDS = ["[UNK]", *SPECIAL, *ALPHABET]
 
 QUESTION = {"role": "user", "content": "a < b & c, été?"}
+ANSWER = {"role": "assistant", "content": "yes"}
 CHATS = {
     "one": [QUESTION],
     "system": [{"role": "system", "content": " Be brief. "}, QUESTION],
-    "several": [QUESTION, {"role": "assistant", "content": "yes"}, QUESTION],
+    "several": [QUESTION, ANSWER, QUESTION],
     "keys": [{**QUESTION, "name": "Ann", "tags": ["x", 1, None]}],
+    "null": [{**QUESTION, "name": None, "tool_calls": None}],
+    "reasoning": [QUESTION, {**ANSWER, "reasoning": "a"}, QUESTION],
+    "thinking": [QUESTION, {**ANSWER, "thinking": "a", "reasoning": "b"}, QUESTION],
+    "thoughts": [QUESTION, {**ANSWER, "thinking": "a", "reasoning_content": "b"}, QUESTION],
 }
 
 TEMPLATES = {
@@ -115,6 +120,16 @@ def test_a_chat_becomes_the_ids_of_transformers(
     assert encoded(text, CHATS[chat]) == expected
     assert 0 not in expected  # the tokenizer knows all characters
     assert expected.count(WORDS.index("<s>")) == (template != "chatml")
+
+
+def test_a_call_without_a_content_has_none(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """For a template, it is not the empty text, as it is not for that of `transformers`."""
+    template = "{{ messages | tojson }}"
+    chat = [QUESTION, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
+    text = read_text(saved(tokenizer, tmp_path, template))
+    assert encoded(text, chat) == peers(tokenizer, template, chat)
 
 
 def test_older_checkpoints_keep_the_template_in_the_configuration(
@@ -302,6 +317,9 @@ def test_damaged_templates(model: Callable[..., str], refused: Refused) -> None:
     (Path(folder) / "tokenizer_config.json").write_text('{"chat_template": "{% if %}"}')
     told = refused("run", folder, "hello", "--chat")
     assert "tokenizer_config.json: error: the chat template is wrong" in told
+    (Path(folder) / "chat_template.json").write_text('{"chat_template": 3}')
+    told = refused("run", folder, "hello", "--chat")
+    assert "chat_template.json: error: `chat_template` must be a string" in told
 
 
 ESCAPES = [

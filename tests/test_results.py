@@ -98,8 +98,36 @@ def test_runs_with_several_seeds_share_a_line(
         f"{(a + b) / 2:.4f} ± {abs(a - b) / 2**0.5:.4f}" for a, b in (losses[:2], losses[2:])
     ]
     assert re.split(r"  +", lines["test_loss"]) == expected
+    perplexities = [metrics_of(folder)["perplexity"] for folder in runs]
+    expected = [
+        f"{(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f}"
+        for a, b in (perplexities[:2], perplexities[2:])
+    ]
+    assert re.split(r"  +", lines["perplexity"]) == expected
     assert lines["steps"].split() == ["2", "2"]
     assert statistics.stdev(losses[:2]) > 0
+
+
+@pytest.mark.parametrize(("second", "told"), [(2, []), (3, ["seed"]), (1, ["seeds"])])
+def test_seeds_are_told_where_they_differ(
+    runs: list[Path], capsys: pytest.CaptureFixture[str], second: int, told: list[str]
+) -> None:
+    assert run(["results", str(runs[0]), str(runs[second])]) == 0
+    words = capsys.readouterr().out.split()
+    assert [word for word in words if word in ("seed", "seeds")] == told
+
+
+def test_a_measure_that_a_run_does_not_have_is_empty(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The correlation of a model that says the same of all texts is null."""
+    for folder, found in ((runs[0], None), (runs[2], 0.5)):
+        (folder / "metrics.json").write_text(json.dumps(metrics_of(folder) | {"pearson": found}))
+    assert [row["pearson"] for row in zoo.results([runs[0], runs[2]])] == [None, 0.5]
+    for folder, expected in ((runs[0], ["pearson"]), (runs[2], ["pearson", "0.5000"])):
+        assert run(["results", str(folder), str(runs[3])]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split() for line in lines if line.startswith("pearson")] == [expected]
 
 
 def test_runs_of_other_models_share_no_line(runs: list[Path]) -> None:
@@ -178,6 +206,14 @@ def test_what_makes_losses_hard_to_compare_is_told(
     assert run(["results", *map(str, runs[2:])]) == 0
     assert "different tokenizers" in (told := capsys.readouterr().err)
     assert "held out" not in told
+    # One by a file, and two by a seed of 0 in `[data]`, whatever that of the run is.
+    changes = ("test = 4", 'test = "toy.txt"'), ("seed = 5", "seed = 0"), ("seed = 5", "seed = 0")
+    for folder, change in zip(runs[1:], changes, strict=True):
+        recipe = folder / RECIPE_FILE
+        recipe.write_text(recipe.read_text().replace(*change))
+    for some in (runs[1:3], runs[2:]):
+        assert run(["results", *map(str, some)]) == 0
+        assert "held out" not in capsys.readouterr().err
 
 
 def test_one_plot_of_all_runs(runs: list[Path]) -> None:
@@ -200,9 +236,10 @@ def test_what_is_no_run(runs: list[Path]) -> None:
     Path("stray").mkdir()
     with pytest.raises(TrainingError, match=r"`stray` is no folder of a run: it has no recipe"):
         zoo.results([runs[0], "stray"])
-    (runs[0] / "metrics.json").write_text("{")
-    with pytest.raises(TrainingError, match=r"metrics\.json: error: it cannot be read: "):
-        zoo.results(runs)
+    for damaged in ("{", "[" * 99999):
+        (runs[0] / "metrics.json").write_text(damaged)
+        with pytest.raises(TrainingError, match=r"metrics\.json: error: it cannot be read: "):
+            zoo.results(runs)
     (runs[0] / "metrics.json").write_text('{"steps": 1}')
     with pytest.raises(TrainingError, match="these are no measurements of a run"):
         zoo.results(runs)

@@ -59,6 +59,8 @@ def test_operations_and_cache_of_a_sequence() -> None:
         (12 + 3 * 5) * key_and_value,
     ]
     assert [row["window"] for row in rows] == ["none", window]
+    short = zoo.table([BASE, spec("windowed", self_attn={"window": window})], 3)
+    assert [row["cache_bytes"] for row in short] == [4 * 3 * key_and_value] * 2
 
 
 def test_a_cache_of_source_tokens_and_a_state() -> None:
@@ -162,6 +164,13 @@ def test_saved_models_have_the_columns_of_their_specs(tmp_path: Path) -> None:
     assert found == expected
     assert {"self_attn", "n_experts", "norm_placement", "max_length"} <= expected[0].keys()
     assert not {"state_size", "qk_norm", "head_dim"} & expected[0].keys()
+
+
+def test_saved_models_of_two_builders_are_told_apart_by_them(tmp_path: Path) -> None:
+    for builder in ("decoder", "encoder"):
+        zoo.save(zoo.build(spec(builder, builder=builder)), tmp_path / builder)
+    rows = zoo.table([tmp_path / "decoder", tmp_path / "encoder"])
+    assert [row["builder"] for row in rows] == ["decoder", "encoder"]
 
 
 @pytest.mark.parametrize("spec", ["gpt2", Path("tiny.toml"), BASE, zoo.read_spec(BASE)])

@@ -266,14 +266,17 @@ def test_longer_texts_are_left_out(mine: Path, capsys: pytest.CaptureFixture[str
     )
 
 
-@pytest.mark.parametrize(("prompt", "told"), [("ab?", True), ("ab? ", False)])
+@pytest.mark.parametrize(
+    ("prompt", "answer", "told"),
+    [("ab?", "cd", True), ("ab? ", "cd", False), ("ab?", " cd", False), ("a b", "c d", True)],
+)
 def test_answers_that_nothing_sets_apart_are_told(
-    mine: Path, capsys: pytest.CaptureFixture[str], prompt: str, told: bool
+    mine: Path, capsys: pytest.CaptureFixture[str], prompt: str, answer: str, told: bool
 ) -> None:
-    write_pairs((prompt, "cd"), ("e", "f"))
+    write_pairs((prompt, answer), ("e", "f"))
     Path("recipe.toml").write_text(RECIPE)
     zoo.train("recipe.toml")
-    note = "train: no white space is between prompts and answers: the first are `ab?cd`"
+    note = f"train: no white space is between prompts and answers: the first are `{prompt}{answer}`"
     assert (note in capsys.readouterr().err) == told
 
 

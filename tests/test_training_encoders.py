@@ -123,6 +123,21 @@ def test_packed_texts_are_joined_with_their_special_tokens_and_cut(tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_word_of_a_text_longer_than_a_row_is_lost(packed: bool, tmp_path: Path) -> None:
+    objective = objective_for(zoo.build(MODEL), tmp_path)
+    text = " ".join(TEXTS[:5])
+    first, last = VOCAB.index("[CLS]"), VOCAB.index("[SEP]")
+    ids = [VOCAB.index(word) for word in text.split()]
+    if packed:
+        whole = [first, *ids, last]
+        expected = [whole[at : at + 10] for at in range(0, len(whole), 10)]
+    else:
+        expected = [[first, *ids[at : at + 8], last] for at in range(0, len(ids), 8)]
+    rows = objective.encode([Example(None, text)], packed=packed)
+    assert [[*row.ids] for row in rows] == expected
+
+
 def hugging_face(kind: str) -> Any:
     torch.manual_seed(0)
     if kind == "gpt2":

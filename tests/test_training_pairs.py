@@ -203,6 +203,17 @@ def test_long_pairs_are_truncated_which_is_told(
     )
 
 
+def test_a_special_token_that_a_second_text_spells_out_is_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pairs(project, RECIPE.replace("steps = 8", "steps = 1").replace("valid = 1", "valid = 0"))
+    with (project / "pairs.tsv").open("a") as file:
+        file.write("a x\tb [SEP] y\tnot\n")
+    zoo.train("recipe.toml")
+    told = "train: 1 of 65 examples spell out a special token, such as `[SEP]`"
+    assert told in capsys.readouterr().err
+
+
 def test_a_learned_tokenizer_has_a_template_for_pairs(train: Train) -> None:
     recipe = RECIPE.replace('kind = "files"\nsource = "words.json"\npad = "[PAD]"', 'kind = "bpe"')
     recipe = recipe.replace("max_length = 12", "max_length = 40").replace("= 60", "= 200")

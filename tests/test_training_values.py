@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 from toy_encoders import (
     CLASSES,
+    MODEL,
     RECIPE_OF_CLASSES,
     TEXTS,
     VOCAB,
@@ -160,6 +161,26 @@ def test_loss_and_one_step_are_those_of_transformers(problem: str, tmp_path: Pat
         lambda: summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows),
         lambda: theirs(batch.ids, attention_mask=mask, labels=labels).loss,
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "loss", "known_by"),
+    [
+        (MODEL, ["a"], 3.401197, "if all 30 tokens were equally likely"),  # ln 30
+        (CLASSES, ["a"], 1.098612, "if all 3 classes were equally likely"),  # ln 3
+        (TAGS, [("a", "b")], 0.693147, "if each class were as likely as not"),  # ln 2
+        (NUMBER, ["1", "2", "6"], 14 / 3, "with the mean of all targets"),  # (4 + 1 + 9) / 3
+    ],
+    ids=["masked", "class", "classes", "number"],
+)
+def test_the_loss_of_a_model_that_has_learned_nothing(
+    model: str, targets: list[Any], loss: float, known_by: str, tmp_path: Path
+) -> None:
+    words(tmp_path / "words.json")
+    objective = ReaderObjective(reader_tokens(zoo.build(model), tmp_path / "words.json"), 12)
+    examples = [Example("a", target) for target in targets]
+    outputs = 30 if model == MODEL else 3
+    assert objective.untrained_loss(outputs, examples) == (pytest.approx(loss, abs=1e-6), known_by)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
