@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -13,15 +14,14 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def described() -> dict[str, str]:
-    """Return what Linux tells of the first core; nothing elsewhere."""
+    """Return what Linux tells of the first core; nothing elsewhere, or where it is hidden."""
     fields = {}
-    if CPUINFO.exists():
-        with CPUINFO.open() as lines:
-            for line in lines:
-                key, colon, value = line.partition(":")
-                if not colon:
-                    break  # the next core follows, of which there may be hundreds
-                fields[key.strip()] = value.strip()
+    with suppress(OSError), CPUINFO.open() as lines:
+        for line in lines:
+            key, colon, value = line.partition(":")
+            if not colon:
+                break  # the next core follows, of which there may be hundreds
+            fields[key.strip()] = value.strip()
     return fields
 
 
