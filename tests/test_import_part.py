@@ -20,7 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trials import process
 
 import zoo
-from zoo.families import import_plan
+from zoo.families import prepared
 from zoo.families.checkpoint import Stored
 from zoo.families.import_plan import plan_import
 from zoo.families.registered import Families
@@ -493,7 +493,7 @@ def test_words_of_the_models_of_transformers(
             for key, one in revert_weight_conversion(model, state).items()
         }
         config.save_pretrained(tmp_path)
-        monkeypatch.setattr(import_plan, "find_tensors", lambda _, found=tensors: found)
+        monkeypatch.setattr(prepared, "find_tensors", lambda _, found=tensors: found)
         if model_type in NOT_READ:
             with pytest.raises(zoo.ZooError):
                 plan_import(tmp_path, part="text", name="text", registry=registry)
