@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ ARM = """\
 processor	: 0
 BogoMIPS	: 50.00
 """
-
-
-@pytest.fixture(autouse=True)
-def read_again() -> Iterator[None]:
-    processor.described.cache_clear()
-    yield
-    processor.described.cache_clear()
 
 
 @pytest.mark.parametrize(

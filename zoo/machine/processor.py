@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux describes each core."""
 
 
-@cache
 def described() -> dict[str, str]:
     """Return what Linux tells of the first core; nothing elsewhere, or where it is hidden."""
     fields = {}
