@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from breadth import one_then_slow, slow
+from processors import taken_for
 from torch import nn
 
 import zoo
@@ -106,9 +107,9 @@ def test_another_length_needs_no_graph_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6), (2, 6), (1, 3, 6)])
-@pytest.mark.parametrize("rows_of_mkl", [0, 3])
+@pytest.mark.parametrize("intel", [False, True])
 def test_one_row_is_a_sum(
-    rows_of_mkl: int,
+    intel: bool,
     shape: tuple[int, ...],
     bias: bool,
     dtype: torch.dtype,
@@ -116,8 +117,8 @@ def test_one_row_is_a_sum(
 ) -> None:
     """Compilers call MKL for a product, but make a loop of a sum, except where MKL is as fast: in
     float32 on processors of Intel's."""
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", rows_of_mkl)
-    is_sum = math.prod(shape) == 6 and not (rows_of_mkl and dtype == torch.float32)
+    taken_for(monkeypatch, intel=intel)
+    is_sum = math.prod(shape) == 6 and not (intel and dtype == torch.float32)
     torch.manual_seed(0)
     linear, x = Linear(6, 5, bias=bias).to(dtype), torch.randn(shape).to(dtype)
     graphs: list[str] = []

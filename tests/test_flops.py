@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from processors import taken_for
 from small_specs import TINY_IMAGE_TEXT
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
@@ -96,10 +97,14 @@ def test_a_layer_costs_as_often_as_it_runs() -> None:
     assert found["parts"][0]["parts"][0]["layers"] == 1
 
 
+@pytest.mark.parametrize("intel", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("moe", [False, True])
-def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe: bool) -> None:
-    """Including the products that oneDNN computes, which torch does not count."""
+def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(
+    moe: bool, packed: bool, intel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Including the products that oneDNN computes, or MKL packed, which torch does not count."""
+    taken_for(monkeypatch, intel=intel)
     ffn = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"} if moe else "glu"
     model = zoo.build(DECODER | {"d_model": 256, "vocab": 300, "d_ff": 512, "ffn": ffn}).eval()
     if packed:
@@ -110,7 +115,7 @@ def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe
 def test_torchs_own_counter_sees_bags(monkeypatch: pytest.MonkeyPatch) -> None:
     """These compute the products of a single row; here no bag is padded or adds a bias."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 0)  # on Intel's processors too
+    taken_for(monkeypatch, intel=False)
     sizes = {"d_model": 4 * BAG, "vocab": 6 * BAG, "d_ff": 8 * BAG}
     plain = {
         "attention": {"kind": "multi_head", "bias": False},

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from processors import taken_for
 
 import zoo
 from zoo.linear import Linear
 from zoo.machine.memory import CHUNK, MADV_COLLAPSE, PAGE, SMALL, Arena, Scratch, collapse
-from zoo.machine.prepacking import AVAILABLE, ManyRows
+from zoo.machine.prepacking import AVAILABLE, FixedRows, ManyRows
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
@@ -206,26 +207,33 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="this torch has no oneDNN")
-@pytest.mark.parametrize(("rows", "rows_of_mkl"), [(1, 0), (1, 3), (8, 0)])
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("intel", [False, True])
 def test_arranged_copies_are_moved_into_huge_pages(
     rows: int,
-    rows_of_mkl: int,
+    intel: bool,
     moved: list[tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On processors of Intel's, one row has a layout of its own."""
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", rows_of_mkl)
+    """Processors of Intel's have layouts of their own."""
+    taken_for(monkeypatch, intel=intel)
     model = zoo.build(SPEC).eval()
     zoo.arrange_weights(model, rows=rows)
     packed = [(one, one.packed) for one in model.modules() if isinstance(one, Linear)]
     assert len(moved) == len(packed) == 2 * 6 + 1  # of the head too
     for (one, copy), (address, n_bytes) in zip(packed, moved, strict=True):
         assert copy is not None
-        assert n_bytes >= one.weight.nbytes
-        if isinstance(copy.layout, ManyRows):  # only oneDNN can read it
-            assert address == torch.ops.mkldnn.data_ptr(copy.layout.weight)
+        if isinstance(copy.layout, FixedRows):  # MKL begins later, and only whole pages are moved
+            begin = torch.ops.mkldnn.data_ptr(copy.layout.weight)
+            assert address % PAGE == 0
+            assert 0 <= address - begin < PAGE
+            assert n_bytes == one.weight.nbytes // PAGE * PAGE
         else:
-            assert address == copy.layout.columns.data_ptr()
+            assert n_bytes >= one.weight.nbytes
+            if isinstance(copy.layout, ManyRows):  # only oneDNN can read it
+                assert address == torch.ops.mkldnn.data_ptr(copy.layout.weight)
+            else:
+                assert address == copy.layout.columns.data_ptr()
 
 
 def test_codes_of_8_bits_are_moved_into_huge_pages(moved: list[tuple[int, int]]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from processors import taken_for
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -19,10 +20,11 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
-from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, ManyRows, Transposed
+from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, FixedRows, Transposed
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
+PACKED_BY_MKL = "mkl::_mkl_linear"
 BAG = "aten::embedding_bag"
 ROWS = 4
 """For oneDNN's layout, where a test does not ask for another."""
@@ -37,10 +39,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small maps as large, except in tests of that limit; and all processors as one kind."""
-    for name in ("AVX2_ONLY", "INTEL"):
-        monkeypatch.setattr(f"zoo.linear.{name}", False)
-    monkeypatch.setattr("zoo.linear.AS_STORED", 1)
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 0)
+    taken_for(monkeypatch, intel=False)
     if request.function is not test_what_is_too_small_for_onednn:
         monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
@@ -235,9 +234,8 @@ def test_a_processor_with_avx2_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def intel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor of Intel's with AVX-512."""
-    monkeypatch.setattr("zoo.linear.INTEL", True)
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 3)
+    taken_for(monkeypatch, intel=True)
+    monkeypatch.setattr("zoo.linear.AS_STORED", 1)
 
 
 @pytest.mark.usefixtures("intel")
@@ -265,23 +263,25 @@ def test_a_processor_of_intels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("intel")
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_for_intels(bias: bool) -> None:
-    """One row has columns; two and three have no copy, and none for more is used for them."""
+    """One row has columns; two and three have no copy, and more have one for their number only."""
     activation, layouts = torch.nn.GELU(), []
-    for rows in (1, 2, 3, 4):
+    for rows in (1, 2, 3, 4, 5):
         maps = [made(33, 50, bias=bias), made(33, 60, bias=not bias)]
         for f in maps:
             f.pack(rows)
         layouts.append(None if maps[0].packed is None else type(maps[0].packed.layout))
-        for n_rows in (1, 2, 3, 4):
-            x = torch.randn(1, n_rows, 33)
+        for n_rows in (1, 2, 3, 4, 5):
+            x = torch.randn(n_rows, 33, 1).transpose(1, 2)
             with torch.inference_mode(), Called() as run:
                 close(maps[0](x), exact(maps[0], x))
                 close(activated(maps[0], activation, x), activation(exact(maps[0], x)))
                 for f, found in zip(maps, together(maps, x), strict=True):
                     close(found, exact(f, x))
-            by_onednn = 0 if n_rows < 4 else 3 if rows == 4 else 4
-            assert (run.names.count(ONEDNN), run.names.count(BAG)) == (by_onednn, 0)
-    assert layouts == [Transposed, None, None, ManyRows]
+            used = (PACKED_BY_MKL, 3) if rows == n_rows else (ONEDNN, 4)
+            wanted = dict([used] if n_rows > 3 else [])
+            names = (ONEDNN, PACKED_BY_MKL, BAG)
+            assert {name: run.names.count(name) for name in names if name in run.names} == wanted
+    assert layouts == [Transposed, None, None, FixedRows, FixedRows]
 
 
 @pytest.mark.usefixtures("intel")

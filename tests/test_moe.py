@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from breadth import one_then_slow
+from processors import taken_for
 from pydantic import ValidationError
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -607,9 +608,7 @@ def test_large_experts_are_computed_by_onednn(
 ) -> None:
     """The same products, and the same gradients: three experts have rows. On processors of Intel's,
     few rows would be MKL's."""
-    monkeypatch.setattr("zoo.linear.INTEL", False)
-    monkeypatch.setattr("zoo.linear.AS_STORED", 1)
-    monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 0)
+    taken_for(monkeypatch, intel=False)
     random = torch.Generator().manual_seed(0)
     ends = torch.tensor([2, 2, 5, 9])
     x = torch.randn(9, width, generator=random)

@@ -17,9 +17,10 @@ from zoo.machine.prepacking import (
     AVX2_ONLY,
     INTEL,
     POINTWISE,
+    Arrange,
     Layout,
     are_mkls,
-    layout_for,
+    arrangement,
     overwritten,
     product,
 )
@@ -49,12 +50,14 @@ class Packed(NamedTuple):
 
     Args:
         layout: the weight and bias of one map, or of several concatenated.
+        arrange: what made it, and makes that of several maps.
         of: the value of `Linear.now` of each map when the copy was made.
         storages: the storages of the maps. While these references exist, no other storage can have
             the same identity.
     """
 
     layout: Layout
+    arrange: Arrange
     of: tuple[tuple[Identity, ...], ...]
     storages: tuple[StorageWeakRef, ...]
 
@@ -153,9 +156,9 @@ class Linear(nn.Linear):
         now, weight = self.now(), self.weight
         if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
-        layout = layout_for(rows, weight.dtype)
-        if weight.is_cpu and layout is not None:
-            self.packed = _packed([self], (now,), layout)
+        arrange = arrangement(rows, weight.dtype)
+        if weight.is_cpu and arrange is not None:
+            self.packed = _packed([self], (now,), arrange)
 
     def now(self) -> tuple[Identity, ...] | None:
         """Return the identities of the weight and the bias, if any; None if one is replaced, as by
@@ -235,7 +238,7 @@ def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
         return None
     apart = len(linear) > 1 and packed.of == known[:1]
     if apart and all(one.weight.is_cpu and one.weight.dtype == x.dtype for one in linear):
-        packed = _packed(linear, known, type(packed.layout))
+        packed = _packed(linear, known, packed.arrange)
         for one in linear:
             one.packed = packed
     return packed if packed.of == known and all(one.packed is packed for one in linear) else None
@@ -278,7 +281,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def _packed(
-    maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...], layout: type[Layout]
+    maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...], arrange: Arrange
 ) -> Packed:
     with torch.no_grad():
         weight = torch.cat([one.weight for one in maps]) if len(maps) > 1 else maps[0].weight
@@ -291,12 +294,12 @@ def _packed(
                     for one in maps
                 ]
             )
-        laid_out = layout.of(weight, bias)
+        layout = arrange(weight, bias)
     storages = tuple(
         StorageWeakRef(one.untyped_storage())  # type: ignore[no-untyped-call]
         for one in (t for map in maps for t in (map.weight, map.bias) if t is not None)
     )
-    return Packed(laid_out, of, storages)
+    return Packed(layout, arrange, of, storages)
 
 
 class _Product(torch.autograd.Function):

@@ -26,9 +26,9 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
         rows: the number of rows of most products. In generation it is the number of sequences at a
             time, times the beams; in an encoder, the number of tokens at a time. With 1, only
             products with a single row use the copies: GPT-2 small generates in 0.8 to 0.95 of the
-            time that it takes with copies for more rows. These are used for any number of rows, and
-            are worth most up to about 32; with AVX-512, a forward pass of GPT-2 small with 256 rows
-            takes 0.95 of the time.
+            time that it takes with copies for more rows. These are used for any number of rows, but
+            in float32 on Intel's processors for just so many; they are worth most up to about 32.
+            With AVX-512, a forward pass of GPT-2 small with 256 rows takes 0.95 of the time.
 
     Raises:
         InputError: this is no `zoo.Transformer`, or its weights are in 8 bits; or `rows` is not an

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from zoo.machine.memory import collapse
+from zoo.machine.memory import PAGE, collapse
 from zoo.machine.processor import is_intel
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -30,7 +30,10 @@ HAS_BAGS: bool = "fbgemm" in torch.backends.quantized.supported_engines
 AVX2_ONLY: bool = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Whether the processor has AVX2, but not AVX-512."""
 
-INTEL: bool = is_intel()
+HAS_MKL: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+"""Whether this torch has MKL; builds for ARM do not."""
+
+INTEL: bool = HAS_MKL and is_intel()
 """Whether the processor is Intel's, for which MKL is written."""
 
 MKL_ROWS = 3 if INTEL else 0
@@ -91,8 +94,8 @@ class ManyRows(NamedTuple):
         return cls(packed, bias)
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Return whether x can be multiplied with this layout, and is by nothing faster."""
-        return x.dtype == self.weight.dtype and not are_mkls(x)
+        """Return whether x can be multiplied with this layout."""
+        return x.dtype == self.weight.dtype
 
     def product(self, x: torch.Tensor, then: nn.Module | None = None) -> torch.Tensor:
         """Return then(x weight^T + bias). A few rows are repeated for speed."""
@@ -188,17 +191,61 @@ class Transposed(NamedTuple):
         return found if then is None else overwritten(found, then)
 
 
-Layout = ManyRows | OneRow | Transposed
+class FixedRows(NamedTuple):
+    """A weight for products with one number of rows in float32, on Intel's processors.
+
+    MKL packs a weight for that number, which takes 0.8 to 0.95 of the time of oneDNN's order for 4
+    to 64 rows, and 0.9 to 0.95 for hundreds, on two Sapphire Rapids cores.
+
+    Args:
+        weight: the weight; only MKL can read it, at this address.
+        shape: a tensor of the shape (out_features, in_features), in which no values are kept.
+        bias: the bias (out_features,), or None.
+        rows: the number of rows.
+    """
+
+    weight: torch.Tensor
+    shape: torch.Tensor
+    bias: torch.Tensor | None
+    rows: int
+
+    @classmethod
+    def of(cls, rows: int, weight: torch.Tensor, bias: torch.Tensor | None) -> FixedRows:
+        """Copy a weight (out_features, in_features) for a number of rows."""
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
+        # MKL asks for some 8 MB more than the weight takes, and begins where a huge page does.
+        begin = -(-torch.ops.mkldnn.data_ptr(packed) // PAGE) * PAGE
+        collapse(begin, weight.nbytes // PAGE * PAGE)
+        return cls(packed, weight.new_empty(1, 1).expand(weight.shape), bias, rows)
+
+    def takes(self, x: torch.Tensor) -> bool:
+        """Return whether x can be multiplied with this layout."""
+        return x.dtype == torch.float32 and x.numel() == self.rows * x.shape[-1]
+
+    def product(self, x: torch.Tensor, then: nn.Module | None = None) -> torch.Tensor:
+        """Return then(x weight^T + bias)."""
+        found: torch.Tensor = torch.ops.mkl._mkl_linear.default(
+            x, self.weight, self.shape, self.bias, self.rows
+        )
+        return found if then is None else overwritten(found, then)
 
 
-def layout_for(rows: int, dtype: torch.dtype) -> type[Layout] | None:
-    """Return the layout for products with a number of rows; None if there is none for a dtype, or
-    none faster than the weight as it is stored."""
-    if rows <= MKL_ROWS and dtype == torch.float32:
-        return Transposed if rows == 1 else None
+Layout = ManyRows | OneRow | Transposed | FixedRows
+
+Arrange = Callable[[torch.Tensor, torch.Tensor | None], Layout]
+"""Copies a weight (out_features, in_features) and takes its bias (out_features,), if any."""
+
+
+def arrangement(rows: int, dtype: torch.dtype) -> Arrange | None:
+    """Return what arranges a weight for products with a number of rows; None if there is nothing
+    for a dtype, or nothing faster than the weight as it is stored."""
+    if INTEL and dtype == torch.float32:
+        if rows > MKL_ROWS:
+            return partial(FixedRows.of, rows)
+        return Transposed.of if rows == 1 else None
     if rows == 1 and HAS_BAGS and dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return OneRow
-    return ManyRows if dtype in ONEDNN_DTYPES else None
+        return OneRow.of
+    return ManyRows.of if dtype in ONEDNN_DTYPES else None
 
 
 def are_mkls(x: torch.Tensor) -> bool:
@@ -249,6 +296,15 @@ if AVAILABLE and torch.ops.mkldnn._linear_pointwise not in flop_registry:
     @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
     def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
         return 2 * prod(x) * weight[0]
+
+
+if HAS_MKL and torch.ops.mkl._mkl_linear not in flop_registry:
+
+    @register_flop_formula(torch.ops.mkl._mkl_linear)
+    def _flops_of_fixed_rows(
+        x: Sequence[int], weight: Sequence[int], shape: Sequence[int], *_: Any, **__: Any
+    ) -> int:
+        return 2 * prod(x) * shape[0]
 
 
 if torch.ops.aten._embedding_bag_forward_only not in flop_registry:
