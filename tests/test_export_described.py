@@ -20,6 +20,10 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.families import scope as scope_module
+from zoo.families import spec as spec_module
+from zoo.families.registered import Families
+from zoo.json_files import JsonFile
 
 LLAMA = """
 format = 1
@@ -320,3 +324,44 @@ def test_an_imported_model_with_another_spec_since(project: Path, refused: Refus
     theirs = AutoModelForCausalLM.from_pretrained("out").eval()
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, changed.eval()(ids), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_made_twice_while_a_configuration_is_looked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of some 100 configurations most make what others did, as most names in a family's file have
+    the same value for all of them."""
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    made: list[str] = []
+    sources: list[str] = []
+    spec_of, parse = spec_module.spec_of, scope_module.parse
+    monkeypatch.setattr(
+        spec_module,
+        "spec_of",
+        lambda document, registry: made.append(repr(document.data)) or spec_of(document, registry),
+    )
+    monkeypatch.setattr(
+        scope_module, "parse", lambda *source: sources.append(source[0]) or parse(*source)
+    )
+    with pytest.raises(zoo.ZooError, match="another model"):
+        zoo.export_folder("mine", "out", architecture="Gemma3ForCausalLM")
+    assert len(made) > 10
+    assert len(made) < len(set(made)) + 10  # where the search starts and ends is described besides
+    assert sources.count(" num_hidden_layers") < 5
+
+
+def test_what_is_known_of_another_configuration_is_kept_while_it_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    families = Families(zoo.load_registry())
+    family = families.family("gpt2")
+    stated = {"model_type": "gpt2", "n_head": 4, "n_layer": 3}
+    before = families.scope(family, JsonFile(Path("a"), stated, ""), frozenset())
+    assert (before["head_dim"], before["n"]) == (192, 3)
+    other = {**stated, "hidden_size": 64}  # for `transformers` and for the zoo, this is `n_embd`
+    after = families.scope(family, JsonFile(Path("b"), other, ""), frozenset(), before)
+    assert after["head_dim"] == 16
+    monkeypatch.setattr(scope_module, "parse", None)
+    with after.reading() as keys:
+        assert after["n"] == 3
+    assert keys == {"n_layer"}

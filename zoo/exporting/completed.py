@@ -30,12 +30,15 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class _Trial:
-    """A configuration, its family's scope, and what the family makes otherwise than the model; no
-    scope if a value is none of its key's type, no changes if the family makes no model."""
+    """The scope of a configuration, and what its family makes otherwise than the model; no changes
+    if it makes no model."""
 
-    data: Mapping[str, Any]
-    scope: Scope | None = None
-    changes: Sequence[ValueChange] | None = None
+    scope: Scope
+    changes: Sequence[ValueChange] | None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.scope.config.file.data
 
     @property
     def distance(self) -> float:
@@ -56,36 +59,47 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
         target: the model.
     """
     file = scope.config.file
+    known: dict[str, Sequence[ValueChange] | None] = {}
 
-    def tried(data: Mapping[str, Any]) -> _Trial:
-        changed, found = JsonFile(file.path, dict(data), file.text), None
+    def changes(scope: Scope) -> Sequence[ValueChange] | None:
         try:
-            found = target.families.scope(scope.family, changed, keys)
-            return _Trial(data, found, target.differences(found))
+            made = target.made(scope)
         except ZooError:
-            return _Trial(data, found)
+            return None
+        if (text := repr(made.data)) not in known:  # most configurations make what others did
+            try:
+                known[text] = target.differences(made)
+            except ZooError:
+                known[text] = None
+        return known[text]
+
+    def better(trial: _Trial, values: Mapping[str, Any]) -> _Trial | None:
+        changed = JsonFile(file.path, {**trial.data, **values}, file.text)
+        try:
+            inner = target.families.scope(scope.family, changed, keys, trial.scope)
+        except ZooError:  # a value is none of its key's type
+            return None
+        found = _Trial(inner, changes(inner))
+        return found if found.distance < trial.distance else None
 
     def nearer(trial: _Trial) -> _Trial | None:
         at_once: dict[str, Any] = {}
         for key, values in _moves(trial, target, target.families.vocabulary.activations):
             if key not in file.data and key not in NO_FIELDS:
                 for number, value in enumerate(values):
-                    better = tried({**trial.data, key: value})
-                    if better.distance < trial.distance:
-                        return better
+                    if found := better(trial, {key: value}):
+                        return found
                     if not number:
                         at_once.setdefault(key, value)
         # Heads of which keys and values have as many may only be changed with these.
-        better = tried({**trial.data, **at_once})
-        return better if better.distance < trial.distance else None
+        return better(trial, at_once)
 
-    best = tried(file.data)
-    while (better := nearer(best)) is not None:
-        best = better
+    best = _Trial(scope, changes(scope))
+    while (found := nearer(best)) is not None:
+        best = found
     data = dict(best.data)
-    if best.scope is not None:  # what `transformers` reads besides
-        for key, leaf in scope.family.export.items():
-            data.setdefault(key, best.scope.value(leaf))
+    for key, leaf in scope.family.export.items():  # what `transformers` reads besides
+        data.setdefault(key, best.scope.value(leaf))
     return JsonFile(file.path, data, json.dumps(data, indent=2) + "\n")
 
 
@@ -97,8 +111,6 @@ def _moves(
     They are those that a value that differs was made of, first those that decide one alone. A key
     that decides a value which is right stays. Where no model is made, a single key may lack.
     """
-    if trial.scope is None:
-        return
     if trial.changes is None:
         values = {(type(one), one): one for one in _scalars(target.spec.to_dict())}.values()
         for key in sorted(trial.scope.config.read):

@@ -89,13 +89,13 @@ def _attempts(file: JsonFile, target: Target) -> Iterator[Described]:
     bare = frozenset({_prefix(family, model_class)})
     told = possible_rules(families.scope(family, file, bare))
     by_rule = (checkpoint_names(spec, [rule], spec.tensors) for rule in told)
-    for start in (bare, frozenset[str]().union(*by_rule)):
-        keys = _settled(start, file, spec, families, family)
+    starts = (bare, frozenset[str]().union(*by_rule))
+    for keys in dict.fromkeys(_settled(one, file, spec, families, family) for one in starts):
         tensors = tuple(sorted(keys))
         origin = Origin(family=family.name, config=file.text, tensors=tensors, files=target.files)
         scope = families.scope(family, file, keys)
         try:
-            changes = target.differences(scope)
+            changes = target.differences(target.made(scope))
             lacking = [] if model_class is None else model_class.lacking(keys)
             foreign = [] if model_class is None else model_class.foreign(keys, of_type.values())
             yield Described(origin, scope, changes, lacking, foreign)

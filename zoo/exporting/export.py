@@ -153,7 +153,8 @@ def _recorded(model: Transformer, families: Families, where: Place) -> tuple[Ori
     family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
     file = parse_json(Path(CONFIG), origin.config.encode())
     scope = families.scope(family, file, frozenset(origin.tensors))
-    if changes := _target(model, origin.files, families).differences(scope):
+    target = _target(model, origin.files, families)
+    if changes := target.differences(target.made(scope)):
         raise WeightsError(_of_another(changes[0], model, origin, where))
     return origin, scope
 

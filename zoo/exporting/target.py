@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.spec import family_spec
+from zoo.families.spec import Made
 from zoo.files.of_model import LIST_OF_MODULES
-from zoo.reports.diff import diff
+from zoo.reports.diff import Side, value_changes
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
 
@@ -39,14 +39,18 @@ class Target:
     files: Mapping[str, str]
     families: Families
 
-    def differences(self, scope: Scope) -> list[ValueChange]:
-        """The values in which what a family makes of a configuration (`a`) is another model than
-        this one (`b`). Raises `SpecError` as `family_spec`."""
+    def made(self, scope: Scope) -> Made:
+        """The spec that a family makes of a configuration, before it is checked. Raises `SpecError`
+        if an expression has no value."""
         # What describes layers of sentence-transformers is beside config.json.
         head = {"head": self.spec.to_dict()["head"]} if LIST_OF_MODULES in self.files else {}
-        registry = self.families.registry
-        theirs = family_spec(scope, self.spec.name, registry, head)
-        changes = diff(theirs, self.spec, registry=registry)["spec"]
+        return Made(scope, self.spec.name, head)
+
+    def differences(self, made: Made) -> list[ValueChange]:
+        """The values in which what a family makes (`a`) is another model than this one (`b`).
+        Raises `SpecError` if that is no valid spec."""
+        theirs = made.spec(self.families.registry)
+        changes = value_changes(Side(theirs.name, theirs), Side(self.spec.name, self.spec))
         return [change for change in changes if not self._ignores(change)]
 
     def _ignores(self, change: ValueChange) -> bool:

@@ -96,6 +96,13 @@ class Config(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self._values, **self.file.data})
 
+    def stated_otherwise(self, other: Config) -> set[str]:
+        """Return the keys, under all spellings, that this file and another's do not state with one
+        and the same value."""
+        one, two, absent = self.file.data, other.file.data, object()
+        keys = [key for key in {**one, **two} if one.get(key, absent) is not two.get(key, absent)]
+        return {name for key in keys for name in (key, *self._spellings.get(key, ()))}
+
     def wrong_types(self, ignored: frozenset[str]) -> list[Problem]:
         """Return the values of the file with another type than their defaults, except `ignored`
         ones."""

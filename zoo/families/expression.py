@@ -12,6 +12,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 MAX_SOURCE = 2_000  # characters of one expression
@@ -82,10 +83,11 @@ class UnknownNameError(ExpressionError):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression."""
+    """A checked expression, and the functions that it calls."""
 
     source: str
     tree: ast.expr
+    called: tuple[str, ...]
 
     def value(self, names: Mapping[str, Any], functions: Functions) -> Any:
         """Evaluate it.
@@ -109,23 +111,31 @@ def parse(source: str, functions: Functions) -> Expression:
     Raises:
         ExpressionError: it is not an expression, or uses syntax that is not allowed.
     """
+    expression = _parsed(source)
+    for called in expression.called:
+        if called not in functions:
+            raise ExpressionError(
+                f"there is no function `{called}`; there are: {', '.join(sorted(functions))}"
+            )
+    return expression
+
+
+@lru_cache(maxsize=4096)  # those of a family are read anew for each configuration that is tried
+def _parsed(source: str) -> Expression:
     if len(source) > MAX_SOURCE:
         raise ExpressionError(f"the expression is longer than {MAX_SOURCE:,} characters")
     try:
         tree = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"`{source.strip()}` is no expression") from None
+    called: list[str] = []
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED) or not _is_simple(node):
             part = ast.get_source_segment(source.strip(), node) if hasattr(node, "lineno") else None
             raise ExpressionError(f"`{part or source.strip()}` is not allowed in an expression")
         if isinstance(node, ast.Call):
-            called = cast("ast.Name", node.func).id
-            if called not in functions:
-                raise ExpressionError(
-                    f"there is no function `{called}`; there are: {', '.join(sorted(functions))}"
-                )
-    return Expression(source.strip(), tree)
+            called.append(cast("ast.Name", node.func).id)
+    return Expression(source.strip(), tree, tuple(called))
 
 
 def fields_in(source: str) -> frozenset[str]:

@@ -154,9 +154,17 @@ class Families:
         """Return the defaults of a model type."""
         return self._defaults.get(model_type, Defaults())
 
-    def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
-        """Return the scope of a family's expressions: a configuration, and the names of the
-        checkpoint's tensors.
+    def scope(
+        self, family: Family, file: JsonFile, keys: frozenset[str], like: Scope | None = None
+    ) -> Scope:
+        """Return the scope of a family's expressions.
+
+        Args:
+            family: the family.
+            file: the configuration.
+            keys: the names of the checkpoint's tensors.
+            like: that of a similar configuration of the same class, for the same tensors; what it
+                has evaluated is not evaluated again.
 
         Raises:
             WeightsError: values of the configuration are of the wrong type, or contradict others.
@@ -164,7 +172,10 @@ class Families:
         config = Config(file, self.defaults(str(file.data.get("model_type"))), family.defaults)
         if problems := [*config.wrong_types(family.ignores), *config.contradictions()]:
             raise WeightsError(problems)
-        return Scope(family, config, keys, self.vocabulary)
+        scope = Scope(family, config, keys, self.vocabulary)
+        if like is not None:
+            scope.keep(like)
+        return scope
 
 
 def _model_types(path: Path) -> list[str]:

@@ -72,6 +72,14 @@ class Scope(Mapping[str, Any]):
         expression has no value."""
         return {key: self.value(leaf) for key, leaf in self.family.generation.items()}
 
+    def keep(self, other: Scope) -> None:
+        """Keep the named values of another scope of this family, for tensors of the same names, if
+        they were made without keys that its configuration states otherwise."""
+        changed = self.config.stated_otherwise(other.config)
+        for name, keys in other._read_by.items():
+            if changed.isdisjoint(keys):
+                self._known[name], self._read_by[name] = other._known[name], keys
+
     @contextmanager
     def reading(self) -> Generator[set[str]]:
         """Yield the set of keys of the configuration that the block reads, including those that

@@ -30,15 +30,7 @@ def family_spec(
             family file and the configuration, with the place of the key if one key states the
             value.
     """
-    table = scope.family.spec
-    stated: dict[Place, Place] = {}
-    data = cast("dict[str, Any]", _evaluated(table, scope, stated))
-    try:
-        data = {"format": FORMAT, "name": name, **data, **(changes or {})}
-        return spec_of(_Made(str(scope.family.path), data, table), registry)
-    except ZooError as error:
-        file = Place(str(scope.config.file.path))
-        raise type(error)(_traced(p, stated, file) for p in error.problems) from None
+    return Made(scope, name, changes).spec(registry)
 
 
 def keys_by_line(scope: Scope) -> dict[str, set[str]]:
@@ -58,21 +50,21 @@ def keys_by_line(scope: Scope) -> dict[str, set[str]]:
     return found
 
 
-def _traced(problem: Problem, stated: Mapping[Place, Place], file: Place) -> Problem:
-    """Move a problem of a family's spec to the place where the configuration states the value."""
-    place = problem.place
-    if place is not None and place in stated:
-        related = (*problem.related, ("read by the family", place))
-        return problem._replace(place=stated[place], related=related)
-    return problem._replace(related=(*problem.related, ("made for this configuration", file)))
+class Made(Document):
+    """The data of the spec that a family makes of a configuration, whose places are those of the
+    family file. The arguments are those of `family_spec`.
 
+    Raises:
+        SpecError: an expression has no value.
+    """
 
-class _Made(Document):
-    """A spec that was made from a family's table: its places are those of the family file."""
-
-    def __init__(self, name: str, data: dict[str, Any], table: Table) -> None:
-        super().__init__(name, data)
-        self._table = table
+    def __init__(self, scope: Scope, name: str, changes: Mapping[str, Any] | None = None) -> None:
+        self._table = scope.family.spec
+        self._stated: dict[Place, Place] = {}
+        self._config = Place(str(scope.config.file.path))
+        made = cast("dict[str, Any]", _evaluated(self._table, scope, self._stated))
+        data = {"format": FORMAT, "name": name, **made, **(changes or {})}
+        super().__init__(str(scope.family.path), data)
 
     def place(self, path: KeyPath, *, value: bool = False) -> Place:
         found: Table | Leaf = self._table
@@ -81,6 +73,22 @@ class _Made(Document):
                 break
             found = found.entries[str(key)]
         return found.place(value=value)
+
+    def spec(self, registry: Registry) -> ModelSpec:
+        """Return the spec. Raises `SpecError` as `family_spec`."""
+        try:
+            return spec_of(self, registry)
+        except ZooError as error:
+            raise type(error)(map(self._traced, error.problems)) from None
+
+    def _traced(self, problem: Problem) -> Problem:
+        """Move a problem to the place where the configuration states the value."""
+        place = problem.place
+        if place is not None and place in self._stated:
+            related = (*problem.related, ("read by the family", place))
+            return problem._replace(place=self._stated[place], related=related)
+        related = (*problem.related, ("made for this configuration", self._config))
+        return problem._replace(related=related)
 
 
 def _evaluated(value: Table | Leaf, scope: Scope, stated: dict[Place, Place]) -> Any:

@@ -81,10 +81,15 @@ def diff_data(a: Side, b: Side) -> Diff:
     `spec` lists the differing values by path. `tensors` lists those added in `b`, removed from `a`
     and changed, and the number of equal ones. `equal` is true if nothing differs.
     """
-    values = list(_table_differences(_spec_table(a), _spec_table(b), ""))
+    values = value_changes(a, b)
     tensors = _tensor_differences(a, b)
     changes = [*values, *tensors["added"], *tensors["removed"], *tensors["changed"]]
     return {"a": a.source, "b": b.source, "equal": not changes, "spec": values, "tensors": tensors}
+
+
+def value_changes(a: Side, b: Side) -> list[ValueChange]:
+    """Return the differing values of the specs alone."""
+    return list(_table_differences(_spec_table(a), _spec_table(b), ""))
 
 
 # --- specs --------------------------------------------------------------------------------------
