@@ -347,7 +347,7 @@ def test_nothing_is_made_twice_while_a_configuration_is_looked_for(
         zoo.export_folder("mine", "out", architecture="Gemma3ForCausalLM")
     assert len(made) > 10
     assert len(made) < len(set(made)) + 10  # where the search starts and ends is described besides
-    assert sources.count(" num_hidden_layers") < 5
+    assert sources.count(" num_hidden_layers") < 20  # once for each number of layers
 
 
 def test_what_is_known_of_another_configuration_is_kept_while_it_holds(
