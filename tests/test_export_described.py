@@ -107,6 +107,67 @@ MODELS: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 
+YARN = '"rotary_yarn", base = 500.0, factor = 4.0, original_length = 64'
+LLAMA3 = '"rotary_llama3", base = 500.0, factor = 4.0, original_length = 64, low_freq_factor = 1.0'
+GPT_NEOX = """
+format = 1
+name = "mine"
+builder = "decoder"
+vocab = 60
+n_layers = 2
+d_model = 32
+n_heads = 4
+d_ff = 48
+norm_placement = "parallel"
+position = { kind = "rotary", base = 500.0, fraction = 0.5 }
+ffn = { kind = "mlp", activation = "gelu" }
+init = { kind = "normal", std = 0.3 }
+"""
+OLMO = """
+[decoder]
+norm = { kind = "layer_norm", weight = false, bias = false }
+self_attn = { clip = 2.0 }
+"""
+GEMMA3 = """
+format = 1
+name = "mine"
+builder = "decoder"
+vocab = 60
+n_layers = 3
+d_model = 32
+n_heads = 4
+d_ff = 48
+bias = false
+norm = { kind = "rms_norm", eps = 1e-5, zero_centered_weight = true }
+norm_placement = "sandwich"
+ffn = { kind = "glu", activation = "gelu_tanh" }
+head = { kind = "linear", tied = true, softcap = 3.0 }
+init = { kind = "normal", std = 0.3 }
+[decoder]
+embedding = { scale = "sqrt_d_model_rounded" }
+position = { kind = "rotary", base = { per_layer = [900.0, 100.0, 900.0] } }
+[decoder.self_attn]
+qk_norm = { kind = "rms_norm", eps = 1e-5, zero_centered_weight = true }
+window = { per_layer = ["none", 2, "none"] }
+"""
+ASIDE: dict[str, tuple[str, str]] = {
+    # What `transformers` reads in `rope_parameters` alone.
+    "gpt_neox": (GPT_NEOX, "GPTNeoXForCausalLM"),
+    "yarn": (LLAMA.replace('"rotary", base = 500.0', YARN), "LlamaForCausalLM"),
+    "llama3": (
+        LLAMA.replace('"rotary", base = 500.0', f"{LLAMA3}, high_freq_factor = 4.0"),
+        "LlamaForCausalLM",
+    ),
+    # What a family does not put into the spec unless it is stated.
+    "olmo": (
+        LLAMA.replace('norm = { kind = "rms_norm", eps = 1e-5 }\n', "") + OLMO,
+        "OlmoForCausalLM",
+    ),
+    # A word for each layer, and positions by these words.
+    "gemma3": (GEMMA3, "Gemma3ForCausalLM"),
+}
+
+
 def write(spec: str, config: dict[str, Any]) -> None:
     """Build a model of a spec into the folder `mine`, and write a config.json beside it."""
     model = zoo.build(zoo.read_spec(spec), seed=1)
@@ -149,6 +210,19 @@ def test_its_class_is_enough(name: str, project: Path) -> None:
     ids = torch.tensor([[2, 7, 9, 8, 3], [2, 11, 6, 12, 3]])
     with torch.no_grad():
         logits = theirs.eval()(ids).logits
+        torch.testing.assert_close(zoo.load("mine").eval()(ids), logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ASIDE)
+def test_tables_lists_and_options_are_found(name: str, project: Path) -> None:
+    spec, architecture = ASIDE[name]
+    zoo.save(zoo.build(zoo.read_spec(spec), seed=1), "mine")
+    zoo.export_folder("mine", "out", architecture=architecture)
+    theirs = AutoModelForCausalLM.from_pretrained("out").eval()
+    ids = torch.tensor([[2, 7, 9, 8, 3, 40, 22, 1], [2, 11, 6, 12, 3, 5, 31, 4]])
+    with torch.no_grad():
+        logits = theirs(ids).logits
+        assert logits.std() > 0.1
         torch.testing.assert_close(zoo.load("mine").eval()(ids), logits, rtol=1e-4, atol=1e-5)
 
 

@@ -469,6 +469,10 @@ REFUSED = {
         inside("qwen2_vl", "vision_config", model_type="qwen2_5_vl"),
         "an encoder of images of another model type is not read",
     ),
+    "windows that are switched off": (
+        tiny("qwen2", layer_types=["sliding_attention", "full_attention"]),
+        "`layer_types` have windows, and `use_sliding_window` says that there are none",
+    ),
     "windows around images of any size": (
         inside("qwen2_vl", "text_config", use_sliding_window=True),
         "windows in the layers of the text are not read",

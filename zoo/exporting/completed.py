@@ -15,8 +15,10 @@ from typing import Any, TypeGuard, cast
 
 from zoo.errors import ZooError
 from zoo.exporting.target import Target
+from zoo.exporting.wholes import whole_values
+from zoo.families.rotary import ROPE
 from zoo.families.scope import Scope
-from zoo.families.spec import keys_by_line
+from zoo.families.spec import Line, lines_of
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 
@@ -58,7 +60,7 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
         keys: the names of the tensors of a checkpoint of the model.
         target: the model.
     """
-    file = scope.config.file
+    file, wholes = scope.config.file, whole_values(target, scope.family)
     known: dict[str, Sequence[ValueChange] | None] = {}
 
     def changes(scope: Scope) -> Sequence[ValueChange] | None:
@@ -73,30 +75,38 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
                 known[text] = None
         return known[text]
 
-    def better(trial: _Trial, values: Mapping[str, Any]) -> _Trial | None:
+    def better(trial: _Trial, values: Mapping[str, Any], *, than: float) -> _Trial | None:
         changed = JsonFile(file.path, {**trial.data, **values}, file.text)
         try:
             inner = target.families.scope(scope.family, changed, keys, trial.scope)
         except ZooError:  # a value is none of its key's type
             return None
         found = _Trial(inner, changes(inner))
-        return found if found.distance < trial.distance else None
+        return found if found.distance < than else None
 
-    def nearer(trial: _Trial) -> _Trial | None:
+    def nearer(trial: _Trial, failed: set[str]) -> _Trial | None:
         at_once: dict[str, Any] = {}
-        for key, values in _moves(trial, target, target.families.vocabulary.activations):
-            if key not in file.data and key not in NO_FIELDS:
-                for number, value in enumerate(values):
-                    if found := better(trial, {key: value}):
+        for key, values in _moves(trial, target, wholes):
+            if key in file.data or key in NO_FIELDS:
+                continue
+            for number, value in enumerate(values):
+                if not number and key not in wholes:
+                    at_once.setdefault(key, value)
+                if (move := f"{key} {value!r}") not in failed:
+                    if found := better(trial, {key: value}, than=trial.distance):
                         return found
-                    if not number:
-                        at_once.setdefault(key, value)
+                    failed.add(move)
         # Heads of which keys and values have as many may only be changed with these.
-        return better(trial, at_once)
+        return better(trial, at_once, than=trial.distance)
 
     best = _Trial(scope, changes(scope))
-    while (found := nearer(best)) is not None:
+    failed: set[str] = set()  # tried again once nothing else is nearer
+    while (found := nearer(best, failed) or nearer(best, failed := set())) is not None:
         best = found
+    # Some classes read these alone: `rope_theta` beside them is for earlier versions.
+    if ROPE in best.scope.config.read - file.data.keys():
+        same = (better(best, {ROPE: rope}, than=best.distance + 1) for rope in wholes[ROPE])
+        best = next(filter(None, same), best)
     data = dict(best.data)
     for key, leaf in scope.family.export.items():  # what `transformers` reads besides
         data.setdefault(key, best.scope.value(leaf))
@@ -104,7 +114,7 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
 
 
 def _moves(
-    trial: _Trial, target: Target, activations: Mapping[str, str]
+    trial: _Trial, target: Target, wholes: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, Iterable[Any]]]:
     """Yield the keys that may make a difference, with the values that may be right.
 
@@ -116,21 +126,39 @@ def _moves(
         for key in sorted(trial.scope.config.read):
             yield key, values
         return
-    read = keys_by_line(trial.scope)
-    wrong = [(change, change["a"]["origin"] or "") for change in trial.changes if change["a"]]
-    deciding = {line: next(iter(keys)) for line, keys in read.items() if len(keys) == 1}
-    settled = set(deciding.values()) - {deciding.get(line) for _, line in wrong}
-    wrong.sort(key=lambda one: len(read.get(one[1], ())))
-    moves = [
-        (change, key) for change, line in wrong for key in sorted(read.get(line, set()) - settled)
+    lines = lines_of(trial.scope)
+    wrong = [
+        (change, line)
+        for change in trial.changes
+        if change["a"]
+        for line in _made_by(change["path"], change["a"]["origin"], lines)
     ]
+    deciding = {name: next(iter(one.keys)) for name, one in lines.items() if len(one.keys) == 1}
+    settled = set(deciding.values()) - {deciding.get(line) for _, line in wrong}
+    wrong.sort(key=lambda one: len(lines[one[1]].keys))
+    moves = [(change, key) for change, line in wrong for key in sorted(lines[line].keys - settled)]
+    activations = target.families.vocabulary.activations
+    for _, key in moves:
+        if key != ROPE:
+            yield key, wholes.get(key, ())
     for change, key in moves:
-        yield key, _likely(change, activations)
+        if key not in wholes:
+            yield key, _likely(change, activations)
     for change, key in moves:
         yield key, _unlikely(change, trial.scope.config.get(key), trial.scope.family.strings)
     for _, key in moves:
         if key in trial.scope.config.defaults.nullable:
             yield key, [None]
+    if any(key == ROPE for _, key in moves):
+        yield ROPE, wholes[ROPE]
+
+
+def _made_by(path: str, origin: str | None, lines: Mapping[str, Line]) -> list[str]:
+    """The lines of a family that make a value. Where one has made none, so that there is a default,
+    they are those for any key on its path."""
+    if origin is not None and origin in lines:
+        return [origin]
+    return [name for name, line in lines.items() if not line.made.isdisjoint(path.split("."))]
 
 
 def _likely(change: ValueChange, activations: Mapping[str, str]) -> Iterator[Any]:

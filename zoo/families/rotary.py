@@ -10,9 +10,13 @@ from zoo.families.expression import ExpressionError
 from zoo.families.vocabulary import Vocabulary
 from zoo.wording import quoted
 
+ROPE = "rope_parameters"
+"""The key of a configuration that holds the settings of rotary positions."""
+LAYER_TYPES = "layer_types"
+"""The key of the words for the layers, by which these settings may differ."""
 ROTARY_KEYS = frozenset(
     {
-        *("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"),
+        *(ROPE, "rope_scaling", "rope_theta", "partial_rotary_factor"),
         *("max_position_embeddings", "original_max_position_embeddings"),
     }
 )
@@ -59,7 +63,7 @@ def rotary(
         ExpressionError: the kind is not known, a setting is malformed or never read, or
             `rope_parameters` and `rope_scaling` differ.
     """
-    stated, older = config.get("rope_parameters"), config.get("rope_scaling")
+    stated, older = config.get(ROPE), config.get("rope_scaling")
     by_layers = layer_type is not None and bool(stated)
     if stated and layer_type is not None:
         if layer_type not in stated:
@@ -89,6 +93,21 @@ def rotary(
             "`rope_parameters` and `rope_scaling` describe different positions; keep one"
         )
     return tables[0]
+
+
+def rope_of(vocabulary: Vocabulary, position: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings that describe a table of rotary positions, as `rotary` reads them; None
+    if there is no word for its kind."""
+    name = next((one for one, k in vocabulary.rope.items() if k.kind == position.get("kind")), None)
+    if name is None:
+        return None
+    settings = {"rope_type": name, "rope_theta": position["base"]}
+    if position["fraction"] != 1.0:
+        settings["partial_rotary_factor"] = position["fraction"]
+    for field, key in vocabulary.rope[name].fields.items():
+        if key != "max_position_embeddings":  # which a configuration states beside them
+            settings["factor" if key == "extension" else key] = position[field]
+    return settings
 
 
 def _known(vocabulary: Vocabulary) -> frozenset[str]:

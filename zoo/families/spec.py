@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from zoo.document import Document, KeyPath
 from zoo.errors import Place, Problem, ZooError
@@ -33,10 +33,18 @@ def family_spec(
     return Made(scope, name, changes).spec(registry)
 
 
-def keys_by_line(scope: Scope) -> dict[str, set[str]]:
-    """The keys of the configuration that the values of a family's spec are made of, by the file and
-    line of each value. Raises `SpecError` if an expression has no value."""
-    found: dict[str, set[str]] = {}
+class Line(NamedTuple):
+    """A line of a family's spec: the keys of the configuration that its values are made of, and the
+    keys of the spec that these are for."""
+
+    keys: set[str]
+    made: set[str]
+
+
+def lines_of(scope: Scope) -> dict[str, Line]:
+    """The lines of a family's spec, by file and number. Raises `SpecError` if an expression has no
+    value."""
+    found: dict[str, Line] = {}
     pending: list[Table | Leaf] = [scope.family.spec]
     while pending:
         value = pending.pop()
@@ -45,8 +53,9 @@ def keys_by_line(scope: Scope) -> dict[str, set[str]]:
             continue
         with scope.reading() as keys:
             scope.value(value)
-        line = str(value.place()._replace(column=None))
-        found[line] = found.get(line, set()) | keys
+        line = found.setdefault(str(value.place()._replace(column=None)), Line(set(), set()))
+        line.keys.update(keys)
+        line.made.add(str([key for key in value.path if key != PER_LAYER][-1]))
     return found
 
 
