@@ -4,6 +4,8 @@ describes them."""
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -417,9 +419,12 @@ def test_nothing_is_made_twice_while_a_configuration_is_looked_for(
     monkeypatch.setattr(
         scope_module, "parse", lambda *source: sources.append(source[0]) or parse(*source)
     )
+    n_tried = iter(range(1000))
     with pytest.raises(zoo.ZooError, match="another model"):
-        zoo.export_folder("mine", "out", architecture="Gemma3ForCausalLM")
-    assert len(made) > 10
+        zoo.export_folder(
+            "mine", "out", architecture="Gemma3ForCausalLM", on_trial=lambda: next(n_tried)
+        )
+    assert 10 < len(made) < next(n_tried)
     assert len(made) < len(set(made)) + 10  # where the search starts and ends is described besides
     assert sources.count(" num_hidden_layers") < 20  # once for each number of layers
 
@@ -439,3 +444,16 @@ def test_what_is_known_of_another_configuration_is_kept_while_it_holds(
     with after.reading() as keys:
         assert after["n"] == 3
     assert keys == {"n_layer"}
+
+
+def test_a_search_is_shown_at_a_terminal(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    command = ["export", "mine", "--to", "hf", "--as", "LlamaForCausalLM", "-o"]
+    assert run([*command, "quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run([*command, "told"]) == 0
+    assert re.search(r"looking for a configuration, \d+ tried", capsys.readouterr().err)

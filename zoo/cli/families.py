@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from zoo.cli.options import (
     path_type,
 )
 from zoo.cli.output import print_report
+from zoo.cli.progress import count_bar
 from zoo.files.of_model import CONFIG, SETTINGS
 from zoo.wording import counted
 
@@ -184,14 +186,17 @@ def export(
     from zoo.exporting.export import export_folder
 
     gc.enable()
-    export_folder(
-        model,
-        output,
-        config=config,
-        architecture=architecture,
-        max_shard_bytes=max_shard_bytes,
-        registry=registry,
-    )
+    with count_bar("exporting") as bar:
+        tried = count(1)
+        export_folder(
+            model,
+            output,
+            config=config,
+            architecture=architecture,
+            max_shard_bytes=max_shard_bytes,
+            on_trial=lambda: bar.describe(f"looking for a configuration, {next(tried)} tried"),
+            registry=registry,
+        )
     print_report(as_json, {"path": str(output)}, lambda r: r["path"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
@@ -51,7 +51,13 @@ class _Trial:
         return sum(1 if _alike(change) else 2 for change in self.changes)
 
 
-def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
+def unseen() -> None:
+    """Ignore that a configuration is tried."""
+
+
+def completed(
+    scope: Scope, keys: frozenset[str], target: Target, on_trial: Callable[[], object] = unseen
+) -> JsonFile:
     """Return a configuration with the values that it does not state and that a model needs, as far
     as they are found: whether the family then makes the model is to be checked.
 
@@ -59,6 +65,7 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
         scope: the family, with the configuration.
         keys: the names of the tensors of a checkpoint of the model.
         target: the model.
+        on_trial: called for each configuration that is tried.
     """
     file, wholes = scope.config.file, whole_values(target, scope.family)
     known: dict[str, Sequence[ValueChange] | None] = {}
@@ -76,6 +83,7 @@ def completed(scope: Scope, keys: frozenset[str], target: Target) -> JsonFile:
         return known[text]
 
     def better(trial: _Trial, values: Mapping[str, Any], *, than: float) -> _Trial | None:
+        on_trial()
         changed = JsonFile(file.path, {**trial.data, **values}, file.text)
         try:
             inner = target.families.scope(scope.family, changed, keys, trial.scope)

@@ -4,12 +4,12 @@ can be exported as one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from zoo.errors import Problem, WeightsError, ZooError
-from zoo.exporting.completed import completed
+from zoo.exporting.completed import completed, unseen
 from zoo.exporting.target import Target
 from zoo.families.config import ModelClass
 from zoo.families.family import Family
@@ -48,7 +48,7 @@ class Described:
         return len(self.changes) + len(self.lacking) + len(self.foreign)
 
 
-def described(file: JsonFile, target: Target) -> Described:
+def described(file: JsonFile, target: Target, on_trial: Callable[[], object] = unseen) -> Described:
     """Return a model as if it had been imported from a checkpoint with this config.json, or the
     nearest that its family makes. Values that the file does not state are found where these make a
     difference.
@@ -56,6 +56,7 @@ def described(file: JsonFile, target: Target) -> Described:
     Args:
         file: the config.json.
         target: the model.
+        on_trial: called for each configuration that is tried.
 
     Raises:
         WeightsError: no family reads the configuration, or it names no class of `transformers`.
@@ -65,7 +66,7 @@ def described(file: JsonFile, target: Target) -> Described:
     nearest = starts[0]
     for start in starts:
         if nearest.distance:
-            whole = completed(start.scope, frozenset(start.origin.tensors), target)
+            whole = completed(start.scope, frozenset(start.origin.tensors), target, on_trial)
             nearest = min(nearest, *_attempts(whole, target), key=_distance)
     if nearest.error is not None:
         raise nearest.error

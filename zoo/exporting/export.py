@@ -4,17 +4,17 @@ it had, any other by a config.json that describes it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
 
 from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
-from zoo.exporting.completed import NO_FIELDS
+from zoo.exporting.completed import NO_FIELDS, unseen
 from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target
@@ -53,6 +53,7 @@ def export_folder(
     config: str | Path | None = None,
     architecture: str | None = None,
     max_shard_bytes: int | None = None,
+    on_trial: Callable[[], object] = unseen,
     registry: Registry | None = None,
 ) -> None:
     """Write a model as a folder that `transformers` loads.
@@ -68,6 +69,8 @@ def export_folder(
         architecture: instead of a `config`, that class alone, such as `"LlamaForCausalLM"`.
         max_shard_bytes: the most bytes of tensors in a file, if they are more: then there are
             several, with an index; a larger tensor gets its own file. None writes one file.
+        on_trial: called for each configuration that is tried, where one is looked for: some
+            hundreds.
         registry: where families and components are looked up.
 
     Raises:
@@ -92,22 +95,17 @@ def export_folder(
     path = Path(model.load_report.path)
     where = Place(str(path))
     if file is None:
-        origin, scope = _recorded(model, families, where)
+        origin, scope, further = _recorded(model, families, where)
     else:
-        origin, scope = _described(model, file, path, families)
+        origin, scope, further = _described(model, file, path, families, on_trial)
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
-    if architecture is not None:
-        stated = _with_defaults(model, scope, path.parent)
-        origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
-    if file is not None:
-        companions += filter(None, [tokenizer_config(path.parent, _reading(model))])
     plan = make_plan(model.spec, scope, origin.tensors, where)
     _check_zeros(model, plan, where)
     _write_folder(
         output,
         _config(model, origin),
-        companions,
+        [*companions, *further],
         dict(_made(model, plan, origin)),
         max_shard_bytes,
     )
@@ -147,8 +145,22 @@ def _write_folder(
             _write(within, folder / place, None if place else max_shard_bytes)
 
 
-def _recorded(model: Transformer, families: Families, where: Place) -> tuple[Origin, Scope]:
-    """The origin that an imported model has recorded, and the scope of its family."""
+class _Checkpoint(NamedTuple):
+    """A checkpoint that a model becomes.
+
+    Args:
+        origin: the model's, or one as if it had been imported.
+        scope: that of its family.
+        further: the files that do not come from the model's folder.
+    """
+
+    origin: Origin
+    scope: Scope
+    further: Sequence[Companion] = ()
+
+
+def _recorded(model: Transformer, families: Families, where: Place) -> _Checkpoint:
+    """The checkpoint that a model was imported from."""
     origin = _origin(model, families, where)
     family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
     file = parse_json(Path(CONFIG), origin.config.encode())
@@ -156,7 +168,7 @@ def _recorded(model: Transformer, families: Families, where: Place) -> tuple[Ori
     target = _target(model, origin.files, families)
     if changes := target.differences(target.made(scope)):
         raise WeightsError(_of_another(changes[0], model, origin, where))
-    return origin, scope
+    return _Checkpoint(origin, scope)
 
 
 def _origin(model: Transformer, families: Families, where: Place) -> Origin:
@@ -189,11 +201,16 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
 
 
 def _described(
-    model: Transformer, file: JsonFile, path: Path, families: Families
-) -> tuple[Origin, Scope]:
-    """The origin of a model that a config.json describes, and the scope of its family."""
+    model: Transformer,
+    file: JsonFile,
+    path: Path,
+    families: Families,
+    on_trial: Callable[[], object],
+) -> _Checkpoint:
+    """The checkpoint that a config.json describes, or that is found for the class which is all that
+    is stated if it has no text."""
     files = {one.name: one.sha256 for one in read_companions(path.parent, COMPANIONS)}
-    found = described(file, _target(model, files, families))
+    found = described(file, _target(model, files, families), on_trial)
     if found.distance:
         named = f"`{file.data['architectures'][0]}` of `transformers` is another model:"
         lines = [_difference(change, model) for change in _telling(found.changes)]
@@ -208,7 +225,12 @@ def _described(
             )
         raise WeightsError(Problem("\n  ".join([named, *lines]), where, help=not_found))
     check_read(found.scope, families)
-    return found.origin, found.scope
+    origin = found.origin
+    if not file.text:
+        stated = _with_defaults(model, found.scope, path.parent)
+        origin = origin.model_copy(update={"config": json.dumps(stated, indent=2) + "\n"})
+    tokenizer = tokenizer_config(path.parent, _reading(model))
+    return _Checkpoint(origin, found.scope, [] if tokenizer is None else [tokenizer])
 
 
 def _telling(changes: Iterable[ValueChange]) -> Iterator[ValueChange]:
