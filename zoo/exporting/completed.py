@@ -67,7 +67,7 @@ def completed(
         target: the model.
         on_trial: called for each configuration that is tried.
     """
-    file, wholes = scope.config.file, whole_values(target, scope.family)
+    file, wholes = scope.config.file, whole_values(target, scope)
     known: dict[str, Sequence[ValueChange] | None] = {}
 
     def changes(scope: Scope) -> Sequence[ValueChange] | None:

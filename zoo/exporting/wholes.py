@@ -10,20 +10,23 @@ from zoo.exporting.target import Target
 from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.rotary import LAYER_TYPES, ROPE, rope_of
+from zoo.families.scope import Scope
 
 _MOST = 64
 """In as many ways words are given to layers, and tables to words."""
 _T = TypeVar("_T")
 
 
-def whole_values(target: Target, family: Family) -> dict[str, list[Any]]:
-    """Return the values that may mean a model, by key: of `rope_parameters`, and of lists of words
-    such as `layer_types`, for which the words of the family's default are tried.
+def whole_values(target: Target, scope: Scope) -> dict[str, list[Any]]:
+    """Return the values that may mean a model, by key: of `rope_parameters`, unless the
+    configuration states such settings in other keys, which these would replace; and of lists of
+    words such as `layer_types`, for which the words of the family's default are tried.
 
     Args:
         target: the model.
-        family: that of the configuration.
+        scope: the family, with the configuration.
     """
+    family = scope.family
     tables = [*_tables(target.spec.to_dict())]
     keys = family.needed[1]
     found = {
@@ -32,7 +35,8 @@ def whole_values(target: Target, family: Family) -> dict[str, list[Any]]:
         if key.endswith(LAYER_TYPES)
     }
     ropes: list[Any] = []
-    for table in tables:
+    states_rope = any("rope" in key or "rotary" in key for key in scope.config.file.data)
+    for table in () if states_rope else tables:
         rope = rope_of(target.families.vocabulary, table)
         if rope is not None and rope not in ropes:
             ropes.append(rope)
