@@ -152,6 +152,23 @@ position = { kind = "rotary", base = { per_layer = [900.0, 100.0, 900.0] } }
 qk_norm = { kind = "rms_norm", eps = 1e-5, zero_centered_weight = true }
 window = { per_layer = ["none", 2, "none"] }
 """
+RULES = (
+    GEMMA3[: GEMMA3.index("position =")].replace("n_layers = 3", "n_layers = 4")
+    + """
+position = { kind = "rotary", base = 100.0 }
+[decoder.self_attn]
+qk_norm = { kind = "rms_norm", eps = 1e-5, zero_centered_weight = true }
+window = 2
+[[decoder.layers]]
+at = [0]
+self_attn.window = "none"
+position.base = 900.0
+[[decoder.layers]]
+at = [2]
+self_attn.window = "none"
+position.base = 900.0
+"""
+)
 ASIDE: dict[str, tuple[str, str]] = {
     # What `transformers` reads in `rope_parameters` alone.
     "gpt_neox": (GPT_NEOX, "GPTNeoXForCausalLM"),
@@ -167,6 +184,8 @@ ASIDE: dict[str, tuple[str, str]] = {
     ),
     # A word for each layer, and positions by these words.
     "gemma3": (GEMMA3, "Gemma3ForCausalLM"),
+    # A family states what the first layer has, and rules for the others.
+    "rules": (RULES, "Gemma3ForCausalLM"),
 }
 
 

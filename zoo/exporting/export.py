@@ -17,7 +17,7 @@ from zoo.errors import InputError, Place, Problem, WeightsError, checked_output,
 from zoo.exporting.completed import NO_FIELDS, unseen
 from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
-from zoo.exporting.target import Target
+from zoo.exporting.target import Target, by_first_layers
 from zoo.families.class_names import written_names
 from zoo.families.companions import Companion, read_companions, write_companions
 from zoo.families.family import with_rules
@@ -33,6 +33,7 @@ from zoo.files.of_model import COMPANIONS, CONFIG, WEIGHTS, WEIGHTS_INDEX
 from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.purpose import Reading
+from zoo.reading import read_spec
 from zoo.registry import Registry, load_registry
 from zoo.showing.data import ValueChange
 from zoo.transformer import Transformer
@@ -269,6 +270,9 @@ def _target(model: Transformer, files: Mapping[str, str], families: Families) ->
     spec = model.spec
     if spec.model.classes is not None:  # a family does not put their names there
         spec = replace(spec, model=spec.model.labelled(None))
+    data = spec.to_dict()
+    by_first_layers(data)
+    spec = read_spec(data, registry=families.registry)
     rounds = any(
         one.dtype not in WHOLE for one in stored(model).values() if one.is_floating_point()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
@@ -55,5 +56,27 @@ class Target:
 
     def _ignores(self, change: ValueChange) -> bool:
         keys = change["path"].split(".")
+        if keys[-1] == "at":  # rules that say in another way what each layer has
+            return True
         ignored = _TRAINING if self.rounds else _TRAINING | _ROUNDING
         return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in _UNMASKED)
+
+
+def by_first_layers(value: Any) -> None:
+    """Change the data of a spec so that each stack has the values of its first layer, as families
+    make them, and rules for the others. It describes the same model."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        rules = cast("list[dict[str, Any]]", table.get("layers") or [])
+        if first := next((rule for rule in rules if 0 in rule["at"]), None):
+            ruled = {layer for rule in rules for layer in rule["at"]}
+            rest = [layer for layer in range(table["n_layers"]) if layer not in ruled]
+            others = [rule for rule in rules if rule is not first]
+            if rest:
+                others.append({**{key: table[key] for key in first.keys() - {"at"}}, "at": rest})
+            table |= {key: inner for key, inner in first.items() if key != "at"}
+            table["layers"] = others
+    if isinstance(value, dict | list):
+        items = cast("dict[str, Any] | list[Any]", value)
+        for inner in items.values() if isinstance(items, dict) else items:
+            by_first_layers(inner)
