@@ -319,6 +319,13 @@ def test_a_class_that_is_another_model_is_refused(project: Path, refused: Refuse
     assert "did you mean `LlamaForCausalLM`?" in told
 
 
+def test_a_class_that_needs_values_that_are_not_found(project: Path, refused: Refused) -> None:
+    zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")
+    told = refused("export", "mine", "--to", "hf", "--as", "Dots1ForCausalLM", "-o", "out")
+    assert "`moe_intermediate_size * n_shared_experts` has no value" in told
+    assert "help: the class needs values that were not found: `--config` names a " in told
+
+
 def test_a_class_with_another_head_is_refused(project: Path, refused: Refused) -> None:
     """`transformers` would begin it anew."""
     zoo.save(zoo.build(zoo.read_spec(LLAMA)), "mine")

@@ -68,12 +68,18 @@ def described(file: JsonFile, target: Target, on_trial: Callable[[], object] = u
         if nearest.distance:
             whole = completed(start.scope, frozenset(start.origin.tensors), target, on_trial)
             nearest = min(nearest, *_attempts(whole, target), key=_distance)
-    if nearest.error is not None:
-        raise nearest.error
+    if (error := nearest.error) is not None:
+        raise error if file.text else _not_found(error)
     return nearest
 
 
 _distance = attrgetter("distance")
+
+
+def _not_found(error: ZooError) -> ZooError:
+    """The error with the help that what a class needs was looked for."""
+    hint = "the class needs values that were not found: `--config` names a config.json with them"
+    return type(error)(one._replace(help=one.help or hint) for one in error.problems)
 
 
 def _attempts(file: JsonFile, target: Target) -> Iterator[Described]:
