@@ -605,7 +605,10 @@ REFUSED = {
     "types for fewer layers than there are": (
         replace(
             with_config("qwen2", num_hidden_layers=3),
-            published={"layer_types": ["full_attention", "sliding_attention"]},
+            published={
+                "layer_types": ["full_attention", "sliding_attention"],
+                "use_sliding_window": True,
+            },
         ),
         "`window` has 2 values, one for each layer, and there are 3 layers",
     ),
