@@ -193,6 +193,23 @@ def test_a_run_that_has_not_ended(runs: list[Path], capsys: pytest.CaptureFixtur
     assert "0, not ended" in told
 
 
+def test_a_run_that_was_made_longer_has_not_ended_without_a_checkpoint(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But one that `patience` has ended has, after however many steps."""
+    recipe = runs[0] / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("steps = 2", "steps = 90"))
+    (row,) = zoo.results(runs[:1])
+    assert (row["ended"], row["steps"]) == (False, 2)
+    assert "test_loss" not in row
+    assert run(["results", str(runs[0])]) == 0
+    assert "2, not ended" in capsys.readouterr().out
+    text = recipe.read_text().replace("average = 2", 'keep = "best"\npatience = 1')
+    recipe.write_text(text)
+    (row,) = zoo.results(runs[:1])
+    assert (row["ended"], row["steps"]) == (True, 2)
+
+
 def test_what_makes_losses_hard_to_compare_is_told(
     runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,8 +86,7 @@ class TrainingRun:
         if found is None and not saved and weights_path(path).exists():
             message = f"{quoted(folder)} holds a model, and no {METRICS} of its training"
             raise TrainingError(Problem(message, help="`zoo score` measures it again"))
-        ended = found is not None and (not saved or step_of(saved[-1]) <= found["steps"])
-        if found is not None and ended:
+        if found is not None and _has_ended(recipe, found["steps"], saved):
             spec = {**read_header(weights_path(path)).spec, "name": None}
             measured, history = found, found["history"]
         else:
@@ -256,6 +255,14 @@ def _differing(runs: Sequence[TrainingRun]) -> list[tuple[str, tuple[object, ...
 def _measures(runs: Sequence[TrainingRun]) -> list[str]:
     """The measures that some run has."""
     return [key for key in MEASURES if any(key in run.measured for run in runs)]
+
+
+def _has_ended(recipe: Recipe, measured: int, saved: Sequence[Path]) -> bool:
+    """Whether what was measured after so many steps is the end of a run, and not what it was before
+    the recipe made it longer. `patience` ends it after fewer than all steps."""
+    if recipe.training.patience is None:
+        return measured == recipe.training.steps
+    return not saved or step_of(saved[-1]) <= measured
 
 
 def _metrics(folder: Path) -> dict[str, Any] | None:
