@@ -108,6 +108,18 @@ def test_runs_with_several_seeds_share_a_line(
     assert statistics.stdev(losses[:2]) > 0
 
 
+def test_two_runs_of_one_seed_are_told_to_share_a_line(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or a deviation of 0 would be one of a single run."""
+    shutil.copytree(runs[0], "again")
+    assert run(["results", str(runs[0]), "again"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in told)
+    assert lines["seeds"] == "0, 0"
+    assert lines["test_loss"].endswith(" ± 0.0000")
+
+
 @pytest.mark.parametrize(("second", "told"), [(2, []), (3, ["seed"]), (1, ["seeds"])])
 def test_seeds_are_told_where_they_differ(
     runs: list[Path], capsys: pytest.CaptureFixture[str], second: int, told: list[str]

@@ -200,7 +200,7 @@ def results_text(runs: Sequence[TrainingRun]) -> str:
     each measure and, behind the sign ±, its standard deviation (of the sample)."""
     groups, differing_values = by_seed(runs), dict(_differing(runs))
     numbers = {id(run): number for number, run in enumerate(runs)}
-    several = len({run.recipe.head.seed for run in runs}) > 1
+    several = len(groups) < len(runs) or len({run.recipe.head.seed for run in runs}) > 1
     seeds = [", ".join(str(run.recipe.head.seed) for run in group) for group in groups.values()]
     columns, right = [["name", *groups]], [False]
     if several:
