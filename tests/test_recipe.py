@@ -83,6 +83,13 @@ MISTAKES = {
         "`train` must be a table, not the string `toy.tsv`",
     ),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
+    "a file for both sides": (
+        'kind = "tsv"\ntrain = "toy.tsv"\nvalid = 4',
+        'kind = "parallel"\ntrain = { source = "a", target = "b" }\n'
+        'valid = { source = "c", target = "c" }',
+        '{ source = "c"',
+        "source and target of `valid` are the same file",
+    ),
     "a field for both sides": (
         'kind = "tsv"',
         'kind = "jsonl"\nsource = "text"\ntarget = "text"',
