@@ -11,6 +11,7 @@ import pytest
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from trials import Refused, python
 
+from zoo.cli import run
 from zoo.errors import SpecError
 from zoo.reading import read_spec
 from zoo.training.data_tables import Tsv
@@ -461,7 +462,7 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
 
 def test_only_what_was_trained_is_scored(project: Path, refused: Refused) -> None:
     write_toy(project)
-    (project / "recipe.toml").rename("my_recipe.toml")
-    told = refused("score", ".")
-    assert told.startswith(".: error: there is no recipe.toml\n")
+    assert run(["build", "model.toml", "-o", "built"]) == 0
+    told = refused("score", "built")
+    assert told.startswith("built: error: there is no recipe.toml\n")
     assert "name a folder that `zoo train` has made" in told
