@@ -11,6 +11,7 @@ import pytest
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from trials import Refused, python
 
+from zoo.cli import run
 from zoo.errors import SpecError
 from zoo.reading import read_spec
 from zoo.training.data_tables import Tsv
@@ -83,6 +84,13 @@ MISTAKES = {
         "`train` must be a table, not the string `toy.tsv`",
     ),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
+    "a file for both sides": (
+        'kind = "tsv"\ntrain = "toy.tsv"\nvalid = 4',
+        'kind = "parallel"\ntrain = { source = "a", target = "b" }\n'
+        'valid = { source = "c", target = "c" }',
+        '{ source = "c"',
+        "source and target of `valid` are the same file",
+    ),
     "a field for both sides": (
         'kind = "tsv"',
         'kind = "jsonl"\nsource = "text"\ntarget = "text"',
@@ -454,7 +462,7 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
 
 def test_only_what_was_trained_is_scored(project: Path, refused: Refused) -> None:
     write_toy(project)
-    (project / "recipe.toml").rename("my_recipe.toml")
-    told = refused("score", ".")
-    assert told.startswith(".: error: there is no recipe.toml\n")
+    assert run(["build", "model.toml", "-o", "built"]) == 0
+    told = refused("score", "built")
+    assert told.startswith("built: error: there is no recipe.toml\n")
     assert "name a folder that `zoo train` has made" in told

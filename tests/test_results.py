@@ -108,6 +108,18 @@ def test_runs_with_several_seeds_share_a_line(
     assert statistics.stdev(losses[:2]) > 0
 
 
+def test_two_runs_of_one_seed_are_told_to_share_a_line(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or a deviation of 0 would be one of a single run."""
+    shutil.copytree(runs[0], "again")
+    assert run(["results", str(runs[0]), "again"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in told)
+    assert lines["seeds"] == "0, 0"
+    assert lines["test_loss"].endswith(" ± 0.0000")
+
+
 @pytest.mark.parametrize(("second", "told"), [(2, []), (3, ["seed"]), (1, ["seeds"])])
 def test_seeds_are_told_where_they_differ(
     runs: list[Path], capsys: pytest.CaptureFixture[str], second: int, told: list[str]
@@ -191,6 +203,23 @@ def test_a_run_that_has_not_ended(runs: list[Path], capsys: pytest.CaptureFixtur
     assert run(["results", *map(str, runs), "--svg", "losses.svg"]) == 0
     assert "2, not ended" in (told := capsys.readouterr().out)
     assert "0, not ended" in told
+
+
+def test_a_run_that_was_made_longer_has_not_ended_without_a_checkpoint(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But one that `patience` has ended has, after however many steps."""
+    recipe = runs[0] / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("steps = 2", "steps = 90"))
+    (row,) = zoo.results(runs[:1])
+    assert (row["ended"], row["steps"]) == (False, 2)
+    assert "test_loss" not in row
+    assert run(["results", str(runs[0])]) == 0
+    assert "2, not ended" in capsys.readouterr().out
+    text = recipe.read_text().replace("average = 2", 'keep = "best"\npatience = 1')
+    recipe.write_text(text)
+    (row,) = zoo.results(runs[:1])
+    assert (row["ended"], row["steps"]) == (True, 2)
 
 
 def test_what_makes_losses_hard_to_compare_is_told(

@@ -525,6 +525,19 @@ def test_a_text_is_measured_as_a_whole(mine: Path, capsys: pytest.CaptureFixture
     assert zoo.score("answers", data="text.txt", window=4) == found
 
 
+def test_what_is_measured_on_is_read_before_the_weights(mine: Path) -> None:
+    write_pairs(*PAIRS)
+    Path("recipe.toml").write_text(RECIPE.replace("[data]", "[data]\ntest = 1"))
+    zoo.train("recipe.toml")
+    weights = Path("answers", "model.safetensors")
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(zoo.WeightsError, match="are not those that were saved"):
+        zoo.score("answers", data=".")
+    with pytest.raises(zoo.ZooError, match="cannot be read: No such file"):
+        zoo.score("answers")  # whose folder has none
+
+
 @pytest.mark.parametrize("recipe", [RECIPE, OF_CHATS], ids=["answers", "chats"])
 def test_a_model_need_not_say_what_a_text_begins_with(
     project: Path, refused: Refused, recipe: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,6 +226,17 @@ def test_a_resumed_run_is_the_same(train: Train, recipe: str, model: str) -> Non
     whole = train("whole", recipe, model)
     train("out", recipe.replace("steps = 8", "steps = 4"), model)
     assert train("out", recipe, model, resume=True)["content_digest"] == whole["content_digest"]
+
+
+def test_what_held_out_data_shows_to_be_learned_is_learned(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss of training is a mean over all steps, and far above what it is in the end."""
+    recipe = re.sub("every = .", "every = 20", RECIPE_OF_NUMBERS).replace("steps = 8", "steps = 20")
+    report = train("out", recipe, NUMBER)
+    variance = statistics.pvariance(number for _, number in NUMBERS)
+    assert report["valid_loss"] < variance < report["loss"]
+    assert "learned nothing" not in capsys.readouterr().err
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -417,6 +417,12 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         NER,
         "bad.jsonl:2:25: error: no JSON: Expecting ':' delimiter\n    2 | ",
     ),
+    "a table on several lines": (
+        json.dumps({"tokens": ["a"], "tags": ["O"]}, indent=1),
+        NER,
+        "bad.jsonl:1:2: error: no JSON: Expecting property name enclosed in double quotes\n"
+        "    1 | {\n      |  ^\n      = help: each line is a table: ",
+    ),
     "a key that is written twice": (
         '{"tokens": ["a"], "tags": ["O"], "tags": ["B-PER"]}\n',
         NER,

@@ -86,8 +86,7 @@ class TrainingRun:
         if found is None and not saved and weights_path(path).exists():
             message = f"{quoted(folder)} holds a model, and no {METRICS} of its training"
             raise TrainingError(Problem(message, help="`zoo score` measures it again"))
-        ended = found is not None and (not saved or step_of(saved[-1]) <= found["steps"])
-        if found is not None and ended:
+        if found is not None and _has_ended(recipe, found["steps"], saved):
             spec = {**read_header(weights_path(path)).spec, "name": None}
             measured, history = found, found["history"]
         else:
@@ -201,7 +200,7 @@ def results_text(runs: Sequence[TrainingRun]) -> str:
     each measure and, behind the sign ±, its standard deviation (of the sample)."""
     groups, differing_values = by_seed(runs), dict(_differing(runs))
     numbers = {id(run): number for number, run in enumerate(runs)}
-    several = len({run.recipe.head.seed for run in runs}) > 1
+    several = len(groups) < len(runs) or len({run.recipe.head.seed for run in runs}) > 1
     seeds = [", ".join(str(run.recipe.head.seed) for run in group) for group in groups.values()]
     columns, right = [["name", *groups]], [False]
     if several:
@@ -256,6 +255,14 @@ def _differing(runs: Sequence[TrainingRun]) -> list[tuple[str, tuple[object, ...
 def _measures(runs: Sequence[TrainingRun]) -> list[str]:
     """The measures that some run has."""
     return [key for key in MEASURES if any(key in run.measured for run in runs)]
+
+
+def _has_ended(recipe: Recipe, measured: int, saved: Sequence[Path]) -> bool:
+    """Whether what was measured after so many steps is the end of a run, and not what it was before
+    the recipe made it longer. `patience` ends it after fewer than all steps."""
+    if recipe.training.patience is None:
+        return measured == recipe.training.steps
+    return not saved or step_of(saved[-1]) <= measured
 
 
 def _metrics(folder: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from zoo.generation.request import Request, check_method
 from zoo.running.asked import Asked
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.stops import Stops
-from zoo.running.text import Text, pieces
+from zoo.running.text import Detokenizer, pieces
 from zoo.transformer import Transformer
 
 
@@ -33,12 +33,12 @@ class Writer:
     """
 
     model: Transformer
-    text: Text
+    text: Detokenizer
     request: Request
     stops: Stops | None
 
     @classmethod
-    def read(cls, model: Transformer, text: Text, settings: Settings, asked: Asked) -> Self:
+    def read(cls, model: Transformer, text: Detokenizer, settings: Settings, asked: Asked) -> Self:
         """Read what is asked, and of what is left out the settings of the model's folder.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.files.of_model import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.json_files import read_json, read_json_if_there
 from zoo.purpose import Transcription
-from zoo.running.text import Numbers, Tokens
+from zoo.running.text import Tokens
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.wording import quoted
 
@@ -26,8 +27,9 @@ def without_blanks(ids: Iterable[int], blank: int) -> list[int]:
     return [id_ for id_, _ in groupby(ids) if id_ != blank]
 
 
-class Letters(Numbers):
-    """Text by letters. What is read is written as ids.
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Text by letters.
 
     Args:
         letters: the tokens by their ids.
@@ -37,20 +39,22 @@ class Letters(Numbers):
         lower: whether texts are in lower case.
     """
 
+    letters: Tokens
+    delimiter: str
+    space: str
+    unknown: str
+    lower: bool
     writes_ids = False
-
-    def __init__(
-        self, letters: Tokens, *, delimiter: str, space: str, unknown: str, lower: bool
-    ) -> None:
-        super().__init__()
-        self.letters, self.delimiter, self.space = letters, delimiter, space
-        self.unknown, self.lower = unknown, lower
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids without blanks."""
         found = (self.letters.get(id_, self.unknown) for id_ in ids)
         text = "".join(self.space if one == self.delimiter else one for one in found).strip()
         return text.lower() if self.lower else text
+
+    def special_tokens(self) -> dict[str, int]:
+        """None: blanks are taken out before."""
+        return {}
 
 
 def read_letters(folder: Path, how: Transcription) -> Letters | None:

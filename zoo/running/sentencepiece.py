@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import InputError, Problem
 from zoo.files.of_model import PIECES, TOKENIZER, VOCABULARY
 from zoo.running.letters import UNKNOWN, token_ids
-from zoo.running.text import Numbers, Tokens
+from zoo.running.text import Tokens
 from zoo.running.tokenizer_config import read_special_tokens, states
 from zoo.wording import did_you_mean, quoted
 
@@ -20,8 +21,9 @@ NAMED = ("<s>", "</s>", "<pad>", UNKNOWN)
 """The special tokens if no file names others."""
 
 
-class Pieces(Numbers):
-    """Text by pieces. What is read is written as ids.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Text by pieces.
 
     Speech2Text begins a text of one of several languages with its token, `<lang:de>`.
 
@@ -31,11 +33,10 @@ class Pieces(Numbers):
         upper: whether texts are in upper case.
     """
 
+    pieces: Tokens
+    special: dict[str, int]
+    upper: bool = False
     writes_ids = False
-
-    def __init__(self, pieces: Tokens, special: dict[str, int], *, upper: bool = False) -> None:
-        super().__init__()
-        self.pieces, self.special, self.upper = pieces, special, upper
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, without special tokens unless `special`."""
@@ -43,10 +44,6 @@ class Pieces(Numbers):
         found = (self.pieces.get(id_, UNKNOWN) for id_ in ids if id_ not in left)
         text = "".join(found).replace(SPACE, " ").strip()
         return text.upper() if self.upper else text
-
-    def id_of(self, token: str) -> int | None:
-        """The id of a token; None if there is no such token."""
-        return next((id_ for id_, piece in self.pieces.items() if piece == token), None)
 
     def special_tokens(self) -> dict[str, int]:
         """The ids of special tokens, which `decode` leaves out."""
@@ -78,4 +75,4 @@ def read_pieces(folder: Path) -> Pieces | None:
     named = {*NAMED, *read_special_tokens(folder).values()}
     special = {one: ids[one] for one in ids if one in named or one.startswith("<lang:")}
     upper = states(folder, "do_upper_case")
-    return Pieces({id_: token for token, id_ in ids.items()}, special, upper=upper)
+    return Pieces({id_: token for token, id_ in ids.items()}, special, upper)

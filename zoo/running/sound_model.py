@@ -28,7 +28,7 @@ from zoo.running.sentencepiece import Pieces, read_pieces
 from zoo.running.settings import read_settings
 from zoo.running.speech import SpeechSettings
 from zoo.running.tasks import check_top, classes_of
-from zoo.running.text import Text
+from zoo.running.text import Detokenizer
 from zoo.running.tokenized import Tokenized, read_text
 from zoo.running.transcribing import Heard, Transcriber, times_of
 from zoo.sounds.files import Sound, read_sound
@@ -65,7 +65,7 @@ class SoundModel:
 
     transformer: Transformer
     sound_settings: SoundSettings
-    text: Text
+    text: Detokenizer
     settings: SpeechSettings
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class SoundModel:
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         how, settings = spec.model.transcription, SpeechSettings()
         letters = None if how is None else read_letters(folder, how)
-        text: Text = letters or read_pieces(folder) or read_text(folder)
+        text: Detokenizer = letters or read_pieces(folder) or read_text(folder)
         if isinstance(text, Tokenized):
             text.hidden_from = text.id_of(FIRST_TIME)
         if (generation := spec.model.generation) is not None:

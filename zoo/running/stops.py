@@ -8,7 +8,7 @@ from typing import Self
 
 from zoo.errors import InputError, Problem
 from zoo.files.of_model import TOKENIZER
-from zoo.running.text import PARTIAL, Text
+from zoo.running.text import PARTIAL, Detokenizer
 from zoo.running.tokenizer_file import check_text
 
 
@@ -24,12 +24,12 @@ class Stops:
         ids: those of special tokens that are to stop it, which its text does not show.
     """
 
-    text: Text
+    text: Detokenizer
     texts: tuple[str, ...]
     ids: frozenset[int]
 
     @classmethod
-    def read(cls, stop: Sequence[str], text: Text) -> Self | None:
+    def read(cls, stop: Sequence[str], text: Detokenizer) -> Self | None:
         """Check the stop texts of a user; None if there are none.
 
         Raises:

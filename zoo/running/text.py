@@ -20,13 +20,20 @@ PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
 
 
-class Text(Protocol):
-    """Converts a user's text to ids, and ids to text for the user.
+class Detokenizer(Protocol):
+    """Converts ids to text for the user."""
 
-    `writes_ids` says whether that text is the ids as numbers.
-    """
+    @property
+    def writes_ids(self) -> bool:
+        """Whether that text is the ids as numbers."""
 
-    writes_ids: bool
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
+
+    def special_tokens(self) -> dict[str, int]: ...
+
+
+class Text(Detokenizer, Protocol):
+    """Converts a user's text to ids too."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]: ...
 
@@ -38,8 +45,6 @@ class Text(Protocol):
         self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
     ) -> str: ...
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
-
     def mask_id(self) -> int | None: ...
 
     @property
@@ -50,8 +55,6 @@ class Text(Protocol):
     def token_of(self, id_: int) -> str: ...
 
     def tokens(self) -> tuple[Tokens, Tokens]: ...
-
-    def special_tokens(self) -> dict[str, int]: ...
 
 
 Tokens = dict[int, str]
@@ -158,7 +161,7 @@ class Numbers:
         return {}
 
 
-def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:
+def pieces(text: Detokenizer, ids: Iterable[int]) -> Iterator[str]:
     """Decode ids as they come, and yield their text in pieces that together are the text of all.
 
     A piece is what new ids add to the text of the ids of the piece before, since an id may depend

@@ -24,7 +24,7 @@ from zoo.machine.devices import as_input
 from zoo.running.asked import Asked
 from zoo.running.generating import Writer
 from zoo.running.speech import SpeechSettings
-from zoo.running.text import Text
+from zoo.running.text import Detokenizer
 from zoo.sounds.settings import SlaneySettings, SoundSettings
 from zoo.sounds.windows import Window
 from zoo.spec import ModelSpec
@@ -114,7 +114,7 @@ class Transcriber:
     """
 
     model: Transformer
-    text: Text
+    text: Detokenizer
     settings: SpeechSettings
     asked: Asked
     times: Times | None

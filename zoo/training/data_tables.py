@@ -105,6 +105,13 @@ class Parallel(Parts):
     """The data that the result is measured on, likewise."""
     seed: SeedOfParts = None
 
+    @model_validator(mode="after")
+    def _check(self) -> Parallel:
+        for name, part in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+            if isinstance(part, Files) and part.source == part.target:
+                raise contradiction(f"source and target of `{name}` are the same file", name)
+        return self
+
 
 class Text(Parts):
     """Text for models that continue it or fill in masked tokens; each line is a text of its own,

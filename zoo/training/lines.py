@@ -150,7 +150,7 @@ def _jsonl(path: Path, data: Jsonl, chats: Chats | None) -> Iterator[Line]:
             row = strict_json(line.text, **parsed)
         except (ValueError, RecursionError) as error:
             told, column = getattr(error, "msg", error), getattr(error, "colno", 1)
-            hint = _EACH_A_TABLE if line.text.startswith("[") else None
+            hint = None if line.text.rstrip().endswith("}") else _EACH_A_TABLE
             raise TrainingError(Problem(f"no JSON: {told}", line.place(column), hint)) from None
         if not isinstance(row, dict):
             raise TrainingError(Problem("this is JSON, but no table", line.place(), _EACH_A_TABLE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -59,12 +59,14 @@ class Notes:
         texts = ("\n".join(self.objective.texts_of(example)) for example in examples)
         return [match[0] for text in texts if (match := pattern.search(text))]
 
-    def learned_nothing(self, loss: float) -> str | None:
-        """A note, if the last loss is no less than that of a model that has learned nothing,
-        whatever the label smoothing."""
+    def learned_nothing(self, last: Mapping[str, float]) -> str | None:
+        """A note, if by the last line of the log the loss is no less than that of a model that has
+        learned nothing, whatever the label smoothing. The loss of training is a mean over steps,
+        with dropout: the one on held-out data, if it was measured, may be less already."""
         n_scored = n_outputs(self.start.sides)
         equal, known_by = self.objective.untrained_loss(n_scored, self.splits.train)
-        if loss < 0.99 * equal or not equal:
+        loss = last["loss"]
+        if min(loss, last.get("valid_loss", loss)) < 0.99 * equal or not equal:
             return None
         return (
             f"the loss is {loss:.2f}, and {known_by} it would "

@@ -78,7 +78,7 @@ class Run:
             self.loop.run(done, progress)
         if speaks and self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
-        if speaks and (failing := self.notes.learned_nothing(self.loop.history[-1]["loss"])):
+        if speaks and (failing := self.notes.learned_nothing(self.loop.history[-1])):
             click.echo(failing, err=True)
 
     def patience_over(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -13,26 +15,23 @@ from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.files.of_model import RECIPE
 from zoo.generation import quantize_weights
 from zoo.generation.outputs import no_values
-from zoo.loading import load
-from zoo.machine.devices import input_device
+from zoo.loading import OpenModel, open_model
 from zoo.provenance.origin import published_config
 from zoo.purpose import Generation
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry
 from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
-from zoo.store.found_spec import read_source
-from zoo.store.found_weights import find_weights
 from zoo.training.data import read_lines
 from zoo.training.data_tables import is_text, messages_of
 from zoo.training.labels import labels_in
 from zoo.training.lines import read_whole
-from zoo.training.objective import objective_of
+from zoo.training.objective import Objective, objective_of
 from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import chats_of, find_test
 from zoo.training.sides import is_of_decoder, sides_of
+from zoo.training.split import Example
 from zoo.training.tokens import read_tokens
-from zoo.transformer import Transformer
 
 
 def score(
@@ -76,66 +75,59 @@ def score(
     """
     if weights not in (None, "int8"):
         raise InputError(f'`weights` are "int8", or as loaded, not {weights!r:.80}')
-    registry = load_registry() if registry is None else registry
-    folder = Path(model)
-    if not os.path.isdir(folder):
-        folder = find_weights(model, registry).path.parent
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "registry": registry}
     if data is not None and not isinstance(data, str | PathLike):
         hint = "write texts into a file, each on a line"
         raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
     if data is not None and not os.path.exists(data):
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     file = None if data is None or os.path.isdir(data) else Path(data)
-    recipe = read_recipe(folder / RECIPE) if (folder / RECIPE).is_file() else None
-    if file is not None and (recipe is None or _has_learned_answers(recipe, folder, registry)):
-        text, reader = read_whole(file), TextModel.load(model, **options)
-        _prepare(reader.transformer, weights)
-        return perplexity(reader, text, window=window, stride=stride, on_progress=on_progress)
-    if recipe is None:
-        hint = (
-            "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
-            "decoder, a file of text: `--data FILE`"
-        )
-        raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
-    if window is not None or stride is not None:
-        what = "lines" if is_text(recipe.data) else "chats" if messages_of(recipe.data) else "pairs"
-        raise InputError(f"a window is of a text as a whole, and this recipe's data are {what}")
-    found = load(model, **options)
-    _prepare(found, weights)
-    return _by_recipe(recipe, folder, found, data, on_progress)
+    measure: Callable[..., dict[str, Any]]
+    with open_model(model, device=device, dtype=dtype, registry=registry) as opened:
+        if opened.device.type == "meta":
+            raise no_values(opened.spec.name)
+        stated = opened.folder / RECIPE
+        recipe = read_recipe(stated) if stated.is_file() else None
+        if file is not None and (recipe is None or _has_learned_answers(recipe, opened)):
+            text, reader = read_whole(file), TextModel.of(opened)
+            transformer = reader.transformer
+            measure = partial(perplexity, reader, text, window=window, stride=stride)
+        elif recipe is None:
+            hint = (
+                "name a folder that `zoo train` has made: its recipe tells the test data; or, for "
+                "a decoder, a file of text: `--data FILE`"
+            )
+            raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(opened.folder)), hint))
+        elif window is not None or stride is not None:
+            is_chat = messages_of(recipe.data) is not None
+            what = "lines" if is_text(recipe.data) else "chats" if is_chat else "pairs"
+            message = f"a window is of a text as a whole, and this recipe's data are {what}"
+            raise InputError(message)
+        else:
+            objective, test = _learned(recipe, opened, data)
+            transformer = opened.read()
+            measure = partial(objective.scores, transformer, test, recipe)
+    if weights is not None:
+        quantize_weights(transformer)
+    return measure(on_progress=on_progress)
 
 
-def _has_learned_answers(recipe: Recipe, folder: Path, registry: Registry) -> bool:
-    """Whether the model in a folder is a decoder that learned answers by its recipe, so that it can
-    be measured on a text as one without a recipe."""
-    if is_text(recipe.data):
-        return False
-    sides = sides_of(read_source(str(folder), registry)[0])
+def _has_learned_answers(recipe: Recipe, opened: OpenModel) -> bool:
+    """Whether a model is a decoder that learned answers by its recipe, so that it can be measured
+    on a text as one without a recipe."""
+    sides = None if is_text(recipe.data) else sides_of(opened.spec)
     return sides is not None and is_of_decoder(sides)
 
 
-def _prepare(model: Transformer, weights: Literal["int8"] | None) -> None:
-    """Make a model that was loaded what is measured. Raises InputError if it has no values."""
-    if input_device(model).type == "meta":
-        raise no_values(model.spec.name)
-    if weights is not None:
-        quantize_weights(model)
-
-
-def _by_recipe(
-    recipe: Recipe,
-    folder: Path,
-    model: Transformer,
-    data: str | Path | None,
-    on_progress: OnProgress,
-) -> dict[str, Any]:
-    """The scores of a model that was trained by the recipe in its folder."""
-    sides = sides_of(model.spec, model.origin)
+def _learned(
+    recipe: Recipe, opened: OpenModel, data: str | Path | None
+) -> tuple[Objective, list[Example]]:
+    """What a model has learned by the recipe in its folder, and what this is measured on. Raises as
+    `score`."""
+    origin, folder = opened.weights.header.origin, opened.folder
+    sides = sides_of(opened.spec, origin)
     if sides is None:
-        raise InputError(f"{model.spec.name} is not the model that this recipe has trained")
-    origin = model.origin or {}
-    config = published_config(origin.get("base", origin))  # whose tokenizer it has
+        raise InputError(f"{opened.spec.name} is not the model that this recipe has trained")
+    config = published_config((origin or {}).get("base", origin))  # whose tokenizer it has
     published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     where = folder if data is None else Path(data)
@@ -147,5 +139,4 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    objective = objective_of(recipe, tokens, labels_in(model.spec, model.origin))
-    return objective.scores(model, test, recipe, on_progress)
+    return objective_of(recipe, tokens, labels_in(opened.spec, origin)), test
