@@ -335,35 +335,29 @@ class AttendingDriver(Driver):
     def _other_beside_padding(self, inputs: Tensors) -> Iterator[str]:
         """Whether a row has another output beside padding, which a mask hides, than alone."""
         x, memory = self.sides(tuple(t[:1] for t in inputs))
-        bias = self.bias(x.dtype)[:1] if self.takes_bias else None
+
+        def called(
+            keys: slice, places: torch.Tensor, mask: torch.Tensor | None, causal: bool
+        ) -> torch.Tensor:
+            if memory is not None:
+                return self.call(x, LayerContext(memory=memory[:, keys], memory_mask=mask))[0]
+            positions = places[:, keys]
+            context = LayerContext(
+                mask=mask,
+                tokens=None if mask is None else mask[:, 0, 0],
+                causal=causal,
+                positions=positions,
+                key_positions=positions,
+            )
+            return self.call(x[:, keys], context)[0]
+
         ways = dict.fromkeys((self.causal, not self.crosses))
         for causal, (side, real) in product(ways, (("end", slice(-2)), ("start", slice(2, None)))):
             seen = torch.zeros(1, self.n_keys, dtype=torch.bool)
             seen[:, real] = True
             places = torch.where(seen, seen.cumsum(-1) - 1, -1)
-
-            def called(
-                keys: slice,
-                mask: torch.Tensor | None,
-                causal: bool = causal,
-                places: torch.Tensor = places,
-            ) -> torch.Tensor:
-                if memory is not None:
-                    context = LayerContext(memory=memory[:, keys], memory_mask=mask)
-                    return self.call(x, context)[0]
-                positions = places[:, keys]
-                context = LayerContext(
-                    mask=mask,
-                    tokens=None if mask is None else mask[:, 0, 0],
-                    causal=causal,
-                    positions=positions,
-                    key_positions=positions,
-                    rotation=turning(positions.double()) if self.takes_rotation else None,
-                    bias=None if bias is None else bias[..., keys, keys],
-                )
-                return self.call(x[:, keys], context)[0]
-
-            beside, alone = called(slice(None), seen[:, None, None]), called(real, None)
+            beside = called(slice(None), places, seen[:, None, None], causal)
+            alone = called(real, places, None, causal)
             if not close(beside if self.crosses else beside[:, real], alone, SAME):
                 yield (
                     f"beside padding at the {side}, which a mask (batch, 1, 1, key) hides, a row "
