@@ -41,6 +41,10 @@ N_CLASSES = """\
 """
 
 # In the template of `attention`:
+RECORDABLE = """\
+    recordable: ClassVar[bool] = True
+    \"\"\"Whether a step of generation can be recorded as a CUDA graph.\"\"\"
+"""
 LOWEST = "torch.finfo(scores.dtype).min"
 HIDE = "weights = weights.masked_fill(~mask, 0.0)"
 MASKED = "if mask is not None:  #"
@@ -380,7 +384,8 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {
             FIELD: FIELD + "    inner: Annotated[FeedForward, "
-            "Slot('ffn', default='holds_itself', inherit=False)]\n"
+            "Slot('ffn', default='holds_itself', inherit=False)]\n",
+            **reading("inner"),
         },
         ("example",),
         "components are nested more than 32 deep",
@@ -388,7 +393,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "holds_itself_by_what_is_stated": Broken(
         "ffn",
-        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn')]\n"},
+        {
+            FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn')]\n",
+            **reading("inner"),
+        },
         ("example",),
         "its field `inner` takes what is stated for `ffn` around it, and so the component itself",
         "from typing import Annotated\nfrom zoo.component import Slot",
@@ -633,6 +641,18 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("interface",),
         "no keys and values are put into `keys`",
+    ),
+    "keys_not_needed": Broken(
+        "attention",
+        {
+            INCREMENTAL: "    @property\n    def needs_keys(self) -> KeyForm:\n"
+            f"        return KeyForm(1, self.head_dim, self.head_dim)\n\n{INCREMENTAL}",
+            "return_weights: bool = False,\n": "return_weights: bool = False,\n"
+            "            keys: object = None,\n",
+        },
+        ("interface",),
+        "the keys and values of an earlier layer change nothing, although `needs_keys` says",
+        "from zoo.slots import KeyForm",
     ),
     "coordinates_not_taken": Broken(
         "attention",
@@ -1448,6 +1468,21 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "a token has another output when the mask hides another token",
     ),
+    "counts_padding": Broken(  # in a mean, of which it leaves out the vectors
+        "ffn",
+        {
+            **WITH_TORCH,
+            **TAKES_MASK,
+            **before(
+                "n_tokens = torch.ones_like(x[..., :1]).cumsum(1)",
+                "real = x if mask is None else x * mask[..., None]",
+                "x = x + real.cumsum(1) / n_tokens",
+            ),
+            FIELD: FIELD + MASKS + MIXES,
+        },
+        ("tokens",),
+        "beside padding, which the mask (batch, length) hides, a token has another output",
+    ),
     "mask_of_nothing_matters": Broken(
         "ffn",
         {
@@ -1507,7 +1542,7 @@ BROKEN: Mapping[str, Broken] = {
         "embedding",
         {
             "= self.tokens(ids)": "= self.tokens(ids)\n            if mask is not None:"
-            "\n                x = x * mask[..., None]\n            x = x.flip(-2).cumsum(-2)",
+            "\n                x = x * mask[..., None]\n            x = x.flip(-2).cumsum(-2).flip(-2)",
             DROPOUT: f"{MIXES}\n{DROPOUT}",
         },
         ("tokens",),
@@ -1993,6 +2028,19 @@ BROKEN: Mapping[str, Broken] = {
         ("branches",),
         '`norm_placement = "parallel"`, by which all branches read the same x, changes nothing',
     ),
+    "model_with_bare_branches": Broken(
+        "builder",
+        {
+            'Annotated[Block, Slot("block")]': 'Annotated[Attention, Slot("attention")]',
+            "x, weights = layer(x, context)\n": "more, weights = layer(x, None, causal=True, "
+            "mask=context.mask, positions=positions, return_weights=return_attention)\n"
+            "                x = x + more\n",
+            "maps += weights.values()": "maps += [] if weights is None else [weights]",
+        },
+        ("branches",),
+        "the norm at `pre` of the branch `block` changes nothing",
+        "from zoo.slots import Attention",
+    ),
     "out_norm_ignored": Broken(
         "block", {'self.normed(name, "out", ': "("}, ("branches",), "the norm at `out` of the"
     ),
@@ -2258,11 +2306,61 @@ BROKEN: Mapping[str, Broken] = {
         ("schema",),
         "nothing reads the field `slope`: a spec that states it would change nothing",
     ),
+    "part_unread": Broken(
+        "embedding",
+        {DROPOUT: DROPOUT + '    last_norm: Annotated[Norm, Slot("norm", width="d_model")]\n'},
+        ("schema",),
+        "nothing reads the field `last_norm`: a spec that states it would change nothing",
+        "from typing import Annotated\nfrom zoo.component import Slot\nfrom zoo.slots import Norm",
+    ),
     "contradiction_of_no_key": Broken(
         "attention",
         {'(message, "n_heads"': '(message, "n_head"'},
         ("schema",),
         "a contradiction names the key `n_head`, which no component has",
+    ),
+    "mask_of_sinks": Broken(  # a query sees the first key, which may be padding, and two more
+        "attention",
+        {
+            "earlier = earlier.tril(n_before)": "near = earlier.tril(n_before).triu(n_before - 1)\n"
+            "                near[:, 0] = True\n"
+            "                earlier = near & earlier.tril(n_before)",
+            RECORDABLE: "",
+        },
+        ("masks",),
+        "beside padding at the start, which a mask (batch, 1, 1, key) hides, a row has another",
+    ),
+    "head_counts_padding": Broken(
+        "head",
+        {
+            **POOLS,
+            "output: torch.Tensor = self.out(x)": "x = x if mask is None else x * mask[..., None]\n"
+            "            output: torch.Tensor = self.out(x.mean(1))",
+        },
+        ("masks",),
+        "beside padding at the end, which the mask (batch, length) hides, a sequence has another",
+        "from typing import ClassVar",
+    ),
+    "embedding_counts_padding": Broken(
+        "embedding",
+        {
+            "    def layout": MIXES.lstrip("\n") + "\n    def layout",
+            "x: torch.Tensor = self.tokens(ids)\n": "x: torch.Tensor = self.tokens(ids)\n"
+            "            real = x if mask is None else x * mask[..., None]\n"
+            "            n_tokens = (ids >= 0).cumsum(1)[..., None]\n"
+            "            x = x + real.cumsum(1) / n_tokens\n",
+        },
+        ("masks",),
+        "beside padding, which the mask (batch, length) hides, tokens have other vectors",
+    ),
+    "model_counts_padding": Broken(
+        "builder",
+        {
+            "output = self.head(x)": "real = x if padding is None else x * padding[..., None]\n"
+            "            output = self.head(real).mean(1)"
+        },
+        ("masks",),
+        "beside padding at the end, which `target_mask` hides, the output is another than without",
     ),
     "block_hides_padding_from_its_network": Broken(
         "block",

@@ -234,8 +234,27 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [("`n_layers` must be an integer, not the string `2`",)],
     ),
     "a table for an integer": (
-        spec(d_ff="«{ a = 1 }»"),
-        [("`d_ff` must be an integer, not a table",)],
+        spec(d_ff="«{ every = 2 }»"),
+        [
+            (
+                "`d_ff` must be an integer, not a table",
+                "help: a value for each layer is written `{ per_layer = [...] }`, and one for some "
+                "layers in a rule of `layers`",
+            )
+        ],
+    ),
+    "a table for a width of all layers": (
+        spec(d_model="«{ every = 2 }»"),
+        [("`d_model` must be an integer, not a table",)],
+    ),
+    "an array for a component of each layer": (
+        spec('self_attn = «["multi_head", "none"]»'),
+        [
+            (
+                "`self_attn` must be a name or a table with a `kind`, not an array",
+                "help: a value for each layer is written `{ per_layer = [...] }`",
+            )
+        ],
     ),
     "an array for an integer": (
         spec(d_ff="«[16]»"),

@@ -275,6 +275,7 @@ def test_a_plugin_that_cannot_be_loaded(
         ),
         ("zoo_components.ffn:Mpl", "`zoo_components.ffn` has no `Mpl`", "did you mean `Mlp`?"),
         ("plugins/mime.py:Mine", "there is no file `here/plugins/mime.py`", "`mine.py`?"),
+        ("mine.py:Mine", "there is no file `here/mine.py`", "did you mean `plugins/mine.py`?"),
     ],
 )
 def test_a_plugin_that_is_missing(

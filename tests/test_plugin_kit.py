@@ -50,7 +50,7 @@ ROOT = Path(__file__).parent.parent
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "rows", "modes", "gradients", "precision", "devices", "compiles"}
 OF_SLOTS = {
-    "builder": {"masks", "cache", "declared"},
+    "builder": {"masks", "cache", "branches", "declared"},
     "block": {"masks", "positions", "cache", "branches", "declared"},
     "attention": {"masks", "positions", "cache"},
     "ffn": {"tokens"},

@@ -32,6 +32,7 @@ from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
 from zoo.resolving.layer_values import Layer, LayerValues
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import (
+    FOR_EACH_LAYER,
     REFUSED,
     Leaf,
     Table,
@@ -289,12 +290,15 @@ class _Resolver:
                     merged = over
                     continue
                 message = f"`{key}` must be a name or a table with a `kind`"
+                hint = self.allowed(slot)
                 if isinstance(entry, Table):  # values for each layer, as the value for one
                     self.usage.use_all(entry)
                 else:
                     self.usage.use(entry)
                     message += f", not {described(entry.value)}"
-                problem = Problem(message, entry.place(value=True), self.allowed(slot))
+                    if scope.layer is not None and isinstance(entry.value, list | tuple):
+                        hint = FOR_EACH_LAYER
+                problem = Problem(message, entry.place(value=True), hint)
                 self.findings.add_once(problem)
         self.usage.use(merged)
         return merged

@@ -24,7 +24,7 @@ from zoo.errors import Place, PluginError, Problem
 from zoo.field_rules import types_in
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
-from zoo.resolving.tables import PER_LAYER, Leaf
+from zoo.resolving.tables import FOR_EACH_LAYER, FOR_SOME_LAYERS, Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.validating.idle_values import IdleValues, idle_placements
@@ -223,16 +223,17 @@ class _Validation:
                 whose = f" of `{dotted(node.path)}`"
                 help_ = help_ or "the table of each component may state its own: the nearest counts"
             if self.is_for_each_layer(node, name):
-                help_ = help_ or f"a value for each layer is written `{{ {PER_LAYER} = [...] }}`"
+                is_table = isinstance(same[0]["input"], dict)
+                help_ = help_ or (FOR_SOME_LAYERS if is_table else FOR_EACH_LAYER)
             message = f"`{name}`{whose} {value_message(*same)}"
             self.findings.add_once(Problem(message, place, help_))
 
     def is_for_each_layer(self, node: Node, name: str) -> bool:
-        """Return whether an array is stated in place of a value that may differ between the layers
-        of a stack, and that is no array."""
+        """Return whether an array or a table is stated in place of a value that may differ between
+        the layers of a stack, and that is neither."""
         leaf = node.values[name]
-        is_array = isinstance(leaf, Leaf) and isinstance(leaf.value, list | tuple)
-        if not is_array or tuple in types_in(node.cls.model_fields[name].annotation):
+        has_several = isinstance(leaf, Leaf) and isinstance(leaf.value, list | tuple | dict)
+        if not has_several or tuple in types_in(node.cls.model_fields[name].annotation):
             return False
         for around in self.enclosing:
             marks, inside = fields_of(around.cls), node.path[len(around.path) :]

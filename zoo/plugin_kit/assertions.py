@@ -18,6 +18,12 @@ from zoo.slots import NormSite
 SAME = 1e-9
 """Tolerance, relative to the largest value, for two ways to compute the same in float64."""
 
+AS_ALONE = (
+    "padding, which `mask` hides, is as if it were not there: it counts in no mean, and the first "
+    "token is the first one that is seen"
+)
+"""The help for an output that is another beside padding."""
+
 
 def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     """Return whether `a` is near `b`, with `tolerance` relative to the largest value of `b`."""

@@ -12,7 +12,7 @@ import torch
 
 from zoo.cache import Past
 from zoo.context import LayerContext
-from zoo.plugin_kit.assertions import SAME, close, expect, passes
+from zoo.plugin_kit.assertions import AS_ALONE, SAME, close, expect, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.hosts import MEMORY_WIDTH
 from zoo.plugin_kit.inputs import (
@@ -310,7 +310,7 @@ class AttendingDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs()
-        yield from self.leaks_of_padding()
+        yield from list(self.leaks_of_padding()) or self._other_beside_padding(inputs)
         if not self.looks_ahead:
             yield from self._leaks_of_later(inputs)
             yield from self._leaks_of_pairs(inputs)
@@ -331,6 +331,38 @@ class AttendingDriver(Driver):
             _, weights = self.attend(inputs, mask=mask, causal=causal, return_weights=True)
             if any(w[..., hidden].any() for w in weights.values() if w.shape[-1] == self.n_keys):
                 yield f"the weight of a key {told} that the mask hides is not 0"
+
+    def _other_beside_padding(self, inputs: Tensors) -> Iterator[str]:
+        """Whether a row has another output beside padding, which a mask hides, than alone."""
+        x, memory = self.sides(tuple(t[:1] for t in inputs))
+
+        def called(
+            keys: slice, places: torch.Tensor, mask: torch.Tensor | None, causal: bool
+        ) -> torch.Tensor:
+            if memory is not None:
+                return self.call(x, LayerContext(memory=memory[:, keys], memory_mask=mask))[0]
+            positions = places[:, keys]
+            context = LayerContext(
+                mask=mask,
+                tokens=None if mask is None else mask[:, 0, 0],
+                causal=causal,
+                positions=positions,
+                key_positions=positions,
+            )
+            return self.call(x[:, keys], context)[0]
+
+        ways = dict.fromkeys((self.causal, not self.crosses))
+        for causal, (side, real) in product(ways, (("end", slice(-2)), ("start", slice(2, None)))):
+            seen = torch.zeros(1, self.n_keys, dtype=torch.bool)
+            seen[:, real] = True
+            places = torch.where(seen, seen.cumsum(-1) - 1, -1)
+            beside = called(slice(None), places, seen[:, None, None], causal)
+            alone = called(real, places, None, causal)
+            if not close(beside if self.crosses else beside[:, real], alone, SAME):
+                yield (
+                    f"beside padding at the {side}, which a mask (batch, 1, 1, key) hides, a row "
+                    f"has another output than alone\nhelp: {AS_ALONE}"
+                )
 
     def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
         """What `causal` hides, and whether later positions are seen without it."""

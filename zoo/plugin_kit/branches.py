@@ -1,4 +1,4 @@
-"""The promise of a block about its residual branches."""
+"""The promise of blocks, and of builders without them, about their residual branches."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Any, get_args
 
 import torch
 
+from zoo.component import Component, Slot, fields_of
 from zoo.errors import SpecError
 from zoo.plugin_kit.assertions import SAME, close
 from zoo.plugin_kit.drivers import hosted
-from zoo.plugin_kit.hosts import complete, host_data, put
+from zoo.plugin_kit.hosts import BlockHost, complete, host_data, put
+from zoo.plugin_kit.passed_on import named
 from zoo.plugin_kit.report import PromiseError
 from zoo.reading import read_spec
 from zoo.registry import Registry
-from zoo.slots import NormSite
+from zoo.slots import Block, NormSite, Sublayer
 from zoo.spec import ModelSpec
 
 _SITES = get_args(NormSite)
 
 
 def branches(spec: ModelSpec, registry: Registry) -> None:
-    """A block applies the norms and the scales of each of its branches (`zoo.slots.Sublayer`), and
-    sums branches up in parallel where `norm_placement` says so, or refuses that."""
-    paths = list(_branches_of(spec.to_dict()))
+    """A block, or a builder with branches outside of blocks, applies the norms and the scales of
+    each branch (`zoo.slots.Sublayer`). A block sums branches up in parallel where `norm_placement`
+    says so, or refuses that."""
+    paths = list(_branches_of(spec.model))
     for path in paths:
-        name = ".".join(path[1:])
         full: dict[str, Any] = {"norms": list(_SITES)}
         changes: dict[str, dict[str, Any]] = {
             f"the norm at `{site}`": {"norms": [other for other in _SITES if other != site]}
@@ -40,10 +42,10 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
             output = _output_with(spec, path, change, registry)
             if output is not None and close(output, plain, SAME):
                 raise PromiseError(
-                    f"{what} of the branch `{name}` changes nothing",
+                    f"{what} of the branch {named(spec, [path])} changes nothing",
                     help="x = out(skip_scale * x + residual_scale * post(f(pre(x))))",
                 )
-    if len(paths) > 1:
+    if len(paths) > 1 and isinstance(spec.model, BlockHost):
         _check_parallel(spec, registry)
 
 
@@ -75,13 +77,18 @@ def _output_placed(spec: ModelSpec, placement: str, registry: Registry) -> torch
     return _output_of(placed)
 
 
-def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the tables of residual branches."""
-    if "residual_scale" in table:
-        yield path
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _branches_of(value, (*path, key))
+def _branches_of(holder: Component, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the residual branches of a block, or of those of a builder that are not in
+    blocks; what another component holds is its own affair."""
+    for name, mark in fields_of(type(holder)).items():
+        inner = getattr(holder, name)
+        if isinstance(inner, Sublayer):
+            yield (*path, name)
+        elif isinstance(inner, Component) and (
+            not isinstance(mark, Slot)
+            or (isinstance(inner, Block) and isinstance(holder, BlockHost | Block))
+        ):
+            yield from _branches_of(inner, (*path, name))
 
 
 def _output_with(

@@ -14,6 +14,7 @@ from torch import nn
 from zoo.building import build
 from zoo.context import LayerContext, SharedKeys
 from zoo.plugin_kit.assertions import (
+    AS_ALONE,
     SAME,
     close,
     expect,
@@ -120,6 +121,8 @@ class AttentionDriver(ContinuingDriver):
         _expect_residual(self, inputs)
         if self.described.offers_keys is not None:
             self._check_offered(x, self.described.offers_keys)
+        if self.described.needs_keys is not None:
+            self._check_needed(x, self.described.needs_keys)
         _expect_no_skip(self, inputs)
 
     def _check_offered(self, x: torch.Tensor, form: KeyForm) -> None:
@@ -138,6 +141,20 @@ class AttentionDriver(ContinuingDriver):
             ("keys", "values"), found, (form.head_dim, form.v_head_dim), strict=False
         ):
             expect(f"the {what} for other layers", one, BATCH, form.n_kv_heads, LENGTH, width)
+
+    def _check_needed(self, x: torch.Tensor, form: KeyForm) -> None:
+        """Raises PromiseError if the keys and values of an earlier layer change nothing."""
+        context = LayerContext(causal=self.causal)
+        one, other = (
+            self.model.part(x, None, **self._options(context._replace(keys=keys)))[0]
+            for keys in (_shared(form, of, context) for of in (x, x.flip(-1)))
+        )
+        if close(one, other, 1e-5):
+            raise PromiseError(
+                "the keys and values of an earlier layer change nothing, although `needs_keys` "
+                "says that the attention needs them",
+                help="they are `k, v, mesh = keys.get()`; without `needs_keys`, none are asked for",
+            )
 
 
 def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys:
@@ -287,6 +304,13 @@ class FeedForwardDriver(Driver):
                     "a token has another output when the mask hides another token",
                     help="a network that mixes tokens says so: its `incremental` is False",
                 )
+            alone = network(x[:, seen[0]], mask=None)
+            if not close(one, alone.flatten(0, 1), SAME):
+                raise PromiseError(
+                    "beside padding, which the mask (batch, length) hides, a token has another "
+                    "output than without it",
+                    help=AS_ALONE,
+                )
 
     def _mask(self) -> dict[str, None]:
         """Return the arguments of `forward` besides x."""
@@ -372,6 +396,14 @@ class HeadDriver(Driver):
             one, other = (head(states, mask=seen) for states in (x, with_another(x, hidden)))
             if not close(one, other, SAME):
                 yield "a token that the mask (batch, length) hides changes the output"
+                return
+            if hidden == LENGTH - 1:
+                alone = self._head(*(t[:, :hidden] for t in (x, *of_tokens)))
+                if not close(one, alone, SAME):
+                    yield (
+                        "beside padding at the end, which the mask (batch, length) hides, a "
+                        f"sequence has another output than alone\nhelp: {AS_ALONE}"
+                    )
         if not close(head(x, mask=mask), head(x, mask=None), SAME):
             yield "the output is another with a mask that hides nothing than without one"
         if not bool(head(x, mask=~mask).isfinite().all()):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zoo.plugin_kit.assertions import SAME, close, expect, expect_no_later, passes
+from zoo.plugin_kit.assertions import AS_ALONE, SAME, close, expect, expect_no_later, passes
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
 from zoo.plugin_kit.inputs import (
@@ -360,3 +360,11 @@ class EmbeddingDriver(Driver):
             )
             if not close(one, other, SAME):
                 yield "a token that the mask (batch, length) hides changes the vectors of others"
+                return
+            alone = self.embed(x[:, mask[0]], torch.arange(self.length)[mask[0]])
+            if not close(one, alone.flatten(0, 1), SAME):
+                yield (
+                    "beside padding, which the mask (batch, length) hides, tokens have other "
+                    f"vectors than alone\nhelp: {AS_ALONE}"
+                )
+                return

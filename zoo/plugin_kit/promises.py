@@ -310,7 +310,7 @@ _BY_TOKEN: Mapping[str, Promise] = {**_OF_MODULES, "tokens": tokens}
 _ATTENDING: Mapping[str, Promise] = {**_WITH_MASKS, "positions": positions, "cache": cache}
 
 PROMISES: Mapping[str, Mapping[str, Promise]] = {
-    "builder": {**_WITH_MASKS, "cache": cache, "declared": declared},
+    "builder": {**_WITH_MASKS, "cache": cache, "branches": branches, "declared": declared},
     "block": {**_ATTENDING, "branches": branches, "declared": declared},
     "attention": _ATTENDING,
     "ffn": _BY_TOKEN,

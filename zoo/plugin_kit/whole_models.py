@@ -15,7 +15,15 @@ from zoo.generation import Generated, RecomputeWarning, generate
 from zoo.generation.decoding import Decoding, encode
 from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.prompts import Rows
-from zoo.plugin_kit.assertions import SAME, close, expect, expect_call, expect_positions, passes
+from zoo.plugin_kit.assertions import (
+    AS_ALONE,
+    SAME,
+    close,
+    expect,
+    expect_call,
+    expect_positions,
+    passes,
+)
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.inputs import (
     BATCH,
@@ -24,6 +32,7 @@ from zoo.plugin_kit.inputs import (
     LONG,
     MEMORY_LENGTH,
     Tensors,
+    hiding,
     hiding_one,
     ids,
     later,
@@ -241,10 +250,27 @@ class BuilderDriver(Driver):
                 one, other = without_hidden(one), without_hidden(other)
             if not close(one, other, SAME):
                 yield f"a token that `{of}` hides changes the output at others"
+            else:
+                yield from self._other_beside_padding(inputs, number, of)
             mask[:] = False
             if not bool(self.model(*inputs, **{of: mask}).isfinite().all()):
                 yield f"a `{of}` that hides everything gives NaN"
         yield from self._masks_of_nothing()
+
+    def _other_beside_padding(self, inputs: Tensors, number: int, of: str) -> Iterator[str]:
+        """Whether the output is another if the input of that number ends with padding, which the
+        mask `of` hides."""
+        end = inputs[number].shape[1] - 1
+        beside = self.model(*inputs, **{of: hiding(inputs[number], end)})
+        shorter = (*inputs[:number], inputs[number][:, :end], *inputs[number + 1 :])
+        alone = self.model(*shorter)
+        if self._by_token(beside, self.arguments[number]):
+            beside = beside[:, :end]
+        if not close(beside, alone, SAME):
+            yield (
+                f"beside padding at the end, which `{of}` hides, the output is another than "
+                f"without it\nhelp: {AS_ALONE}"
+            )
 
     def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
         """Whether the output at a token of a target, which is written one by one, is another when a

@@ -44,9 +44,9 @@ def written_once(cls: type[Plugin], file: ast.Module) -> None:
 
 
 def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> None:
-    """Each field that the class adds is named in the file, apart from where it is declared, or
-    given to a component inside. If the description is passed on as a whole, what it is passed to
-    may read any of them."""
+    """Each field that the class adds, also one that holds a component, is named in the file, apart
+    from where it is declared, or given to a component inside. If the description is passed on as a
+    whole, what it is passed to may read any of them."""
     if _is_passed_on(file):
         return
     named = set(_read_attributes(file))
@@ -54,13 +54,17 @@ def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> Non
     before = {name for base in cls.__mro__[1:] for name in getattr(base, "model_fields", ())}
     marks = fields_of(cls)
     for name, line in _annotated(own):
-        plain = name in marks and marks[name] is not GIVEN and not isinstance(marks[name], Part)
-        if plain and name not in named | before and not _is_given_on(name, cls):
-            raise PromiseError(
-                f"nothing reads the field `{name}`: a spec that states it would change nothing\n"
-                f"  {inspect.getfile(cls)}:{line}",
-                help=f"`build` passes `self.{name}` to the module",
-            )
+        mark = marks.get(name, GIVEN)
+        if mark is GIVEN or name in named | before or _is_given_on(name, cls):
+            continue
+        read = f"`build` passes `self.{name}` to the module"
+        if isinstance(mark, Part):
+            read = f"`layout` holds `self.{name}.layout()`, and the module `self.{name}.build()`"
+        raise PromiseError(
+            f"nothing reads the field `{name}`: a spec that states it would change nothing\n"
+            f"  {inspect.getfile(cls)}:{line}",
+            help=read,
+        )
 
 
 def _read_attributes(file: ast.Module) -> Iterator[str]:

@@ -76,6 +76,9 @@ class PluginEntryPoint(EntryPoint):
         path = (self.folder / relative).resolve()
         if not os.path.isfile(path):  # Path.is_file raises for a name too long
             near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
+            for other in (*self.folder.glob("*.py"), *self.folder.glob("*/*.py")):
+                if other.name == path.name:  # in another folder than it is said to be
+                    near = other.relative_to(self.folder).as_posix()
             hint = f"did you mean `{near}`?" if near else None
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
         # Named after its full path: shadows no other module, and is imported once.

@@ -22,6 +22,10 @@ REFUSED = _Refused()
 
 PER_LAYER = "per_layer"
 """`{ per_layer = [...] }` states a value for each layer of a stack."""
+FOR_EACH_LAYER = f"a value for each layer is written `{{ {PER_LAYER} = [...] }}`"
+"""The help for a list in place of a value that layers read."""
+FOR_SOME_LAYERS = f"{FOR_EACH_LAYER}, and one for some layers in a rule of `layers`"
+"""The help for a table in place of such a value."""
 
 MAX_FINDINGS = 1_000
 """Beyond this number of problems, the items of arrays are no longer checked."""
