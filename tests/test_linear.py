@@ -285,6 +285,21 @@ def test_packed_for_intels(bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("intel")
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_columns_for_one_row_are_read_for_one_row(bias: bool) -> None:
+    """The operators do not tell: the same product is MKL's with the weight as it is stored."""
+    f = made(bias=bias)
+    f.pack(1)
+    assert f.packed is not None
+    assert isinstance(f.packed.layout, Transposed)
+    f.packed.layout.columns.mul_(2)
+    one, two = torch.randn(1, 5), torch.randn(2, 5)
+    with torch.inference_mode():
+        close(f(one), exact(f, one) + F.linear(one, f.weight))
+        close(f(two), exact(f, two))
+
+
+@pytest.mark.usefixtures("intel")
 def test_one_row_in_bfloat16_on_intels() -> None:
     """MKL has no such products."""
     f = made().bfloat16()
