@@ -20,7 +20,14 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
-from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, FixedRows, Transposed
+from zoo.machine.prepacking import (
+    HAS_BAGS,
+    ONEDNN_DTYPES,
+    WIDTH,
+    FixedRows,
+    Transposed,
+    product,
+)
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
@@ -161,6 +168,30 @@ def test_more_rows_in_float16_are_not_packed() -> None:
     f = made().half()
     f.pack(ROWS)
     assert f.packed is None
+
+
+def test_one_row_in_float64_is_not_packed() -> None:
+    f = made().double()
+    f.pack(1)
+    assert f.packed is None
+
+
+def test_few_rows_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to six, as with AVX-512 these take less time than one, two or three."""
+    computed: list[int] = []
+
+    def counted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        computed.append(len(x))
+        return product(x, *rest)
+
+    monkeypatch.setattr("zoo.machine.prepacking.product", counted)
+    f = made()
+    f.pack(ROWS)
+    with torch.inference_mode():
+        for n_rows in range(1, 8):
+            x = torch.randn(n_rows, 5)
+            close(f(x), exact(f, x))
+    assert computed == [6, 6, 6, 4, 5, 6, 7]
 
 
 def test_bags_are_for_one_row() -> None:
