@@ -341,6 +341,21 @@ def test_one_row_in_bfloat16_on_intels() -> None:
         )
 
 
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("intel", [False, True])
+def test_an_input_of_another_dtype_is_refused_by_torch(
+    intel: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own words, and never computed with a packed weight."""
+    taken_for(monkeypatch, intel=intel)
+    f = made()
+    f.pack(rows)
+    assert f.packed is not None
+    for dtype in (torch.bfloat16, torch.float64):
+        with torch.inference_mode(), pytest.raises(RuntimeError, match="must have the same dtype"):
+            f(torch.randn(rows, 5).to(dtype))
+
+
 def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.AVAILABLE", False)
     monkeypatch.setattr(torch.ops, "mkldnn", None)
