@@ -12,3 +12,4 @@ def taken_for(monkeypatch: pytest.MonkeyPatch, *, intel: bool) -> None:
     monkeypatch.setattr("zoo.linear.AVX2_ONLY", False)
     monkeypatch.setattr("zoo.linear.AS_STORED", 16 if intel else 1)
     monkeypatch.setattr("zoo.machine.prepacking.MKL_ROWS", 3 if intel else 0)
+    monkeypatch.setattr("zoo.machine.prepacking.FEWEST_ROWS", 1 if intel else 6)

@@ -79,7 +79,8 @@ def test_equal_specs_have_status_0(diff: Any, capsys: pytest.CaptureFixture[str]
         },
     }
     assert run(["diff", "a.toml", "b.toml"]) == 0
-    assert "are equal" in capsys.readouterr().out
+    told = f"a.toml and b.toml are equal: the specs, and {n_tensors} tensors by name and shape\n"
+    assert capsys.readouterr().out == told
 
 
 def test_another_way_to_write_the_same_spec_is_equal(diff: Any) -> None:
@@ -230,6 +231,7 @@ def test_rules_for_layers_are_compared_layer_by_layer(
     rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = false }\n"
     bias, activation = "block.ffn.bias", "block.ffn.activation"
     (folder / "a.toml").write_text(SMALL + rule)
+    assert differences(SMALL + rule) == {}
     assert differences(SMALL) == {f"decoder.layers[0].{bias}": (False, True)}
     assert differences(SMALL + rule.replace("first", "last")) == {
         f"decoder.layers[0].{bias}": (False, True),
@@ -295,7 +297,9 @@ def test_weights_are_compared_byte_for_byte(
     assert tensors["equal"] == len(first) - len(different)
     assert tensors["compared"] == ["shape", "dtype", "sha256"]
     assert run(["diff", "one", "two"]) == 1
-    assert "F32 24 x 16, other bytes" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("--- one\n+++ two\n\nthe specs are equal\n\n~ ")
+    assert "F32 24 x 16, other bytes" in told
     assert run(["diff", "one", "one/model.safetensors"]) == 0
     assert "byte for byte" in capsys.readouterr().out
 

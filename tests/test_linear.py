@@ -20,7 +20,14 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
-from zoo.machine.prepacking import HAS_BAGS, ONEDNN_DTYPES, WIDTH, FixedRows, Transposed
+from zoo.machine.prepacking import (
+    HAS_BAGS,
+    ONEDNN_DTYPES,
+    WIDTH,
+    FixedRows,
+    Transposed,
+    product,
+)
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
@@ -163,6 +170,30 @@ def test_more_rows_in_float16_are_not_packed() -> None:
     assert f.packed is None
 
 
+def test_one_row_in_float64_is_not_packed() -> None:
+    f = made().double()
+    f.pack(1)
+    assert f.packed is None
+
+
+def test_few_rows_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to six, as with AVX-512 these take less time than one, two or three."""
+    computed: list[int] = []
+
+    def counted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        computed.append(len(x))
+        return product(x, *rest)
+
+    monkeypatch.setattr("zoo.machine.prepacking.product", counted)
+    f = made()
+    f.pack(ROWS)
+    with torch.inference_mode():
+        for n_rows in range(1, 8):
+            x = torch.randn(n_rows, 5)
+            close(f(x), exact(f, x))
+    assert computed == [6, 6, 6, 4, 5, 6, 7]
+
+
 def test_bags_are_for_one_row() -> None:
     """Others are computed by oneDNN from the weight itself."""
     maps, x = [made(), made()], torch.randn(2, 5)
@@ -285,6 +316,21 @@ def test_packed_for_intels(bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("intel")
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_columns_for_one_row_are_read_for_one_row(bias: bool) -> None:
+    """The operators do not tell: the same product is MKL's with the weight as it is stored."""
+    f = made(bias=bias)
+    f.pack(1)
+    assert f.packed is not None
+    assert isinstance(f.packed.layout, Transposed)
+    f.packed.layout.columns.mul_(2)
+    one, two = torch.randn(1, 5), torch.randn(2, 5)
+    with torch.inference_mode():
+        close(f(one), exact(f, one) + F.linear(one, f.weight))
+        close(f(two), exact(f, two))
+
+
+@pytest.mark.usefixtures("intel")
 def test_one_row_in_bfloat16_on_intels() -> None:
     """MKL has no such products."""
     f = made().bfloat16()
@@ -293,6 +339,21 @@ def test_one_row_in_bfloat16_on_intels() -> None:
         assert called(lambda: f(torch.randn(1, 5).bfloat16())) == (
             HAS_BAGS or torch.bfloat16 in ONEDNN_DTYPES
         )
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("intel", [False, True])
+def test_an_input_of_another_dtype_is_refused_by_torch(
+    intel: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own words, and never computed with a packed weight."""
+    taken_for(monkeypatch, intel=intel)
+    f = made()
+    f.pack(rows)
+    assert f.packed is not None
+    for dtype in (torch.bfloat16, torch.float64):
+        with torch.inference_mode(), pytest.raises(RuntimeError, match="must have the same dtype"):
+            f(torch.randn(rows, 5).to(dtype))
 
 
 def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

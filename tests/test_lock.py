@@ -181,6 +181,9 @@ def test_without_a_lock(locked: Path, refused: Refused) -> None:
     for path in ("absent", "spec.toml"):
         told = refused("bundle", "verify", path)
         assert told.startswith(f"{path}: error: there is no such folder\n")
+    Path("round").symlink_to("round")
+    told = refused("bundle", "verify", "round")
+    assert told.startswith("round/zoo.lock: error: cannot be read: ")
 
 
 def test_the_name_of_a_model_is_no_file(

@@ -977,7 +977,7 @@ def resealed() -> bytes:
 
 def test_every_byte_in_the_store_counts(published: Path, store: Store) -> None:
     assert run(["pull", "small"]) == 0
-    for at in range(0, len(weights()), 41):
+    for at in range(0, len(weights()), 97):
         content = bytearray(weights())
         content[at] ^= 1
         written_to(store, bytes(content))

@@ -76,7 +76,9 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
     logged, measured = {*range(10, 201, 10)}, {*range(30, 201, 30), 200}
     assert [record["step"] for record in kept["history"]] == sorted(logged | measured)
     assert {record["step"] for record in kept["history"] if "valid_loss" in record} == measured
-    assert "<svg" in (folder / "loss.svg").read_text()
+    picture = (folder / "loss.svg").read_text()
+    assert "<svg" in picture
+    assert "cross-entropy, nats" in picture
     assert (folder / "recipe.toml").read_text() == recipe
     model = zoo.load(folder)
     assert model.spec == zoo.read_spec(tmp_path / "model.toml")

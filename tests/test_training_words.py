@@ -229,6 +229,21 @@ def test_the_first_piece_of_each_word_has_its_label(
     assert row.first == sorted(set(row.first), key=lambda place: place or 0)
 
 
+def test_a_text_without_a_word_that_has_tokens_is_left_out(tmp_path: Path) -> None:
+    """BERT's tokenizer makes nothing of a zero-width space."""
+    pieces(tmp_path / "words.json")
+    tokens = reader_tokens(zoo.build(NER), tmp_path / "words.json")
+    tokens.tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    rows = ReaderObjective(tokens, 10, LABELS).encode(
+        [
+            example(["\u200b"], ["B-PER"]),
+            example(["Ada", "\u200b", "met"], ["B-PER", "B-LOC", "O"]),
+            example(["\u200b", "\u200b"], ["O", "O"]),
+        ]
+    )
+    assert [[*row.labels] for row in rows] == [[IGNORED, 1, 4, IGNORED]]
+
+
 def test_loss_and_one_step_are_those_of_transformers(tmp_path: Path) -> None:
     """With the labels of the first pieces, as the guide of `transformers` makes them."""
     torch.manual_seed(0)

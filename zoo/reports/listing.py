@@ -156,4 +156,4 @@ def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
                 lines += ["", heading] if lines else [heading]
             told = row.get("summary") or row["target"]
             lines.append(f"  {row['name']:<{width}}  {told}")
-    return "\n".join(lines) if lines else "nothing is registered"
+    return "\n".join(lines)

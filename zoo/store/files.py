@@ -203,12 +203,9 @@ class Store:
     def _add_blob(self, path: Path, file: File) -> None:
         blob = self.blob(file.sha256)
         self.make_folder(blob.parent)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             if blob.stat().st_size == file.size:
-                return
-            blob.unlink()  # damaged; nothing else has this name
-        except FileNotFoundError:
-            pass
+                return  # any other is damaged, and replaced
         temporary = temporary_name(blob)
         try:
             link_or_copy(path, temporary)
