@@ -1542,7 +1542,8 @@ BROKEN: Mapping[str, Broken] = {
         "embedding",
         {
             "= self.tokens(ids)": "= self.tokens(ids)\n            if mask is not None:"
-            "\n                x = x * mask[..., None]\n            x = x.flip(-2).cumsum(-2).flip(-2)",
+            "\n                x = x * mask[..., None]"
+            "\n            x = x.flip(-2).cumsum(-2).flip(-2)",
             DROPOUT: f"{MIXES}\n{DROPOUT}",
         },
         ("tokens",),
