@@ -359,6 +359,29 @@ def test_names_that_are_too_long_for_the_system(
     assert "error" in refused(*command.format("x" * 300 + ending).split())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show",),
+        ("validate",),
+        ("run",),
+        ("load",),
+        ("score",),
+        ("verify",),
+        ("rm",),
+        ("pull",),
+        ("import",),
+        ("build", "-o", "out"),
+        ("export", "--to", "hf", "-o", "out"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_end_of_a_long_path_is_told(command: tuple[str, ...], refused: Refused) -> None:
+    """That is where a typo would be."""
+    path = "/".join(["nowhere" * 3] * 6)
+    assert f"{path}/end" in refused(command[0], f"{path}/end", *command[1:])
+
+
 def test_a_registry_that_is_a_link_to_itself(refused: Refused, project: Path) -> None:
     (project / "loop.toml").symlink_to("loop.toml")
     told = refused("--registry", "loop.toml", "list")

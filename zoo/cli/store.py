@@ -227,7 +227,7 @@ def _versions(
                 hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
                 if os.path.exists(name):
                     hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-                raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+                raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
     return list(found)
 
 
@@ -306,7 +306,7 @@ def rm(registries: Registries, names: tuple[str, ...], forget: bool, as_json: bo
             forgotten = forget and forget_first_use(store, full)
             if not found and not forgotten:
                 hint = "`zoo store` lists what is there"
-                raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+                raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
             for of, version in found:
                 row = _remove(store, of, version)
                 report["removed"].append(row)

@@ -44,7 +44,7 @@ def source_at(address: str, registry: Registry, use: Literal["read from", "pushe
         if source.remote and (variable := offline()):
             raise SourceError(f"{variable} forbids to reach {address}")
         return source
-    message = f"nothing can be {use} {quoted(address)}"
+    message = f"nothing can be {use} {quoted(address, 500)}"
     raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
 
 

@@ -53,5 +53,5 @@ def _stored(name: str, registry: Registry) -> Path | None:
     ref = find_stored(name, registry, store)
     if ref is None:
         hint = f"`zoo pull {name}` brings it there"
-        raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+        raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
     return store.snapshot(ref.files)

@@ -102,7 +102,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         )
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = of_no_model(name, known)
-    message = f"there is no weights file and no model {quoted(name)}"
+    message = f"there is no weights file and no model {quoted(name, 500)}"
     raise WeightsError(Problem(message, help=hint, related=registry.perhaps_missing()))
 
 

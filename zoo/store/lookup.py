@@ -21,7 +21,7 @@ def published(name: str, registry: Registry) -> Pretrained:
     model = find_pretrained(name.partition("@")[0], registry)
     if model is None:
         hint = of_no_model(name, registry.catalog.known())
-        message = f"there is no published model {quoted(name)}"
+        message = f"there is no published model {quoted(name, 500)}"
         raise StoreError(Problem(message, help=hint, related=registry.perhaps_missing()))
     return model
 

@@ -60,13 +60,13 @@ def _load(data: Datasets, folder: Path, split: str) -> Any:
     if os.path.isfile(local):
         path, more = _format_of(local), {"data_files": path}
     elif path in vars(imported("datasets.packaged_modules")).get("_PACKAGED_DATASETS_MODULES", ()):
-        message = f"there is no folder and no file {quoted(str(local))}"
+        message = f"there is no folder and no file {quoted(local)}"
         hint = f"{quoted(path)} is a reader of `datasets`: name the files that it is to read"
         raise TrainingError(Problem(message, help=hint))
     try:
         return datasets.load_dataset(path, revision=data.revision, split=split, **more)
     except Exception as error:  # the package has no base class for users' mistakes
-        told = f"`datasets` cannot load the split {quoted(split)} of {quoted(name)}: {error}"
+        told = f"`datasets` cannot load the split {quoted(split)} of {quoted(name, 500)}: {error}"
         if (cause := _first_cause(error)) is not error:
             told += f": {cause}"
         raise TrainingError(told) from None
@@ -77,7 +77,7 @@ def _format_of(path: Path) -> str:
     found = _FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
     if found is None:
         hint = f"its name ends in {', '.join(_FORMATS)}; or name the folder that it is in"
-        message = f"it is unknown what {quoted(str(path))} is a file of"
+        message = f"it is unknown what {quoted(path)} is a file of"
         raise TrainingError(Problem(message, help=hint))
     return found
 

@@ -129,7 +129,7 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
-        message = f"there is no file and no model {quoted(name)}"
+        message = f"there is no file and no model {quoted(name, 500)}"
         raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
 
 

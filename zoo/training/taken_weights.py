@@ -48,7 +48,7 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
         told = first_of([f"`{name}` {why}" for name, why in wrong.items()], _SHOWN)
         raise recipe.error(
             f"not all weights of {spec.name} can be taken from "
-            f"{quoted(str(recipe.head.weights))}: {'; '.join(told)}",
+            f"{quoted(recipe.head.weights, 500)}: {'; '.join(told)}",
             "weights",
             help=f"to let them begin anew, state `new = {_list(patterns(wrong, found))}`",
         )

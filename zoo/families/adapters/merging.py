@@ -138,7 +138,7 @@ class _Merge:
     def refused(self, reason: str) -> WeightsError:
         """The error for an adapter that is not of this checkpoint."""
         base = self.adapter.file.data.get("base_model_name_or_path")
-        hint = None if base is None else f"it says that it is of {quoted(str(base))}"
+        hint = None if base is None else f"it says that it is of {quoted(base, 500)}"
         message = f"the adapter does not fit: {reason}"
         return WeightsError(Problem(message, Place(str(self.adapter.path)), hint))
 
