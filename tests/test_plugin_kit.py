@@ -386,7 +386,9 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
     """It adds the mean of all tokens except padding."""
     added = 'x = self.added("ffn", x, fed)'
     mean = """\
-            tokens = x.new_ones(x.shape[:2]) if context.tokens is None else context.tokens.to(x.dtype)
+            tokens = x.new_ones(x.shape[:2])
+            if context.tokens is not None:
+                tokens = context.tokens.to(x.dtype)
             shares = tokens / tokens.sum(-1, keepdim=True).clamp(min=1)
             x = x + (shares[..., None] * x).sum(-2, keepdim=True)
 """
