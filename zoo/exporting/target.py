@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,12 +62,21 @@ class Target:
         return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in _UNMASKED)
 
 
-def by_first_layers(value: Any) -> None:
+def tables_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the tables in the data of a spec, each before those inside."""
+    if isinstance(value, dict):
+        yield cast("dict[str, Any]", value)
+    if isinstance(value, dict | list):
+        items = cast("dict[str, Any] | list[Any]", value)
+        for inner in items.values() if isinstance(items, dict) else items:
+            yield from tables_in(inner)
+
+
+def by_first_layers(data: dict[str, Any]) -> None:
     """Change the data of a spec so that each stack has the values of its first layer, as families
     make them, and rules for the others. It describes the same model."""
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        rules = cast("list[dict[str, Any]]", table.get("layers") or [])
+    for table in tables_in(data):
+        rules: list[dict[str, Any]] = table.get("layers") or []
         if first := next((rule for rule in rules if 0 in rule["at"]), None):
             ruled = {layer for rule in rules for layer in rule["at"]}
             rest = [layer for layer in range(table["n_layers"]) if layer not in ruled]
@@ -76,7 +85,3 @@ def by_first_layers(value: Any) -> None:
                 others.append({**{key: table[key] for key in first.keys() - {"at"}}, "at": rest})
             table |= {key: inner for key, inner in first.items() if key != "at"}
             table["layers"] = others
-    if isinstance(value, dict | list):
-        items = cast("dict[str, Any] | list[Any]", value)
-        for inner in items.values() if isinstance(items, dict) else items:
-            by_first_layers(inner)

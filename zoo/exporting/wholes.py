@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from zoo.exporting.target import Target
+from zoo.exporting.target import Target, tables_in
 from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.rotary import LAYER_TYPES, ROPE, rope_of
@@ -27,7 +27,7 @@ def whole_values(target: Target, scope: Scope) -> dict[str, list[Any]]:
         scope: the family, with the configuration.
     """
     family = scope.family
-    tables = [*_tables(target.spec.to_dict())]
+    tables = [*tables_in(target.spec.to_dict())]
     keys = family.needed[1]
     found = {
         key: _words_of_layers(tables, _words(family, key))
@@ -73,13 +73,3 @@ def _words_of_layers(tables: Sequence[Mapping[str, Any]], words: Sequence[str]) 
 def _ways(values: Sequence[_T], n: int) -> list[tuple[_T, ...]]:
     """All ways to choose `n` of the values, each as often as one likes; none if they are many."""
     return [*product(values, repeat=n)] if len(values) ** n <= _MOST else []
-
-
-def _tables(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the tables in a spec."""
-    if isinstance(value, dict):
-        yield cast("dict[str, Any]", value)
-    if isinstance(value, dict | list):
-        items = cast("dict[str, Any] | list[Any]", value)
-        for inner in items.values() if isinstance(items, dict) else items:
-            yield from _tables(inner)
