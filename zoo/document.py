@@ -20,7 +20,7 @@ from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError
 from zoo.files.endless import check_ends
 from zoo.toml.limits import too_deep
-from zoo.wording import dotted, nearest, quoted
+from zoo.wording import PATH, dotted, nearest, quoted
 
 if TYPE_CHECKING:
     from zoo.toml.places import Places
@@ -147,7 +147,7 @@ def read_document(
 
 
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
-    name = quoted(path, 500)
+    name = quoted(path, PATH)
     if isinstance(error, FileNotFoundError):
         if path.is_symlink():
             return f"{name} is a link that leads nowhere", None

@@ -15,7 +15,7 @@ from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
-from zoo.wording import meant, nearest, quoted, typed
+from zoo.wording import PATH, meant, nearest, quoted, typed
 
 if TYPE_CHECKING:
     from zoo.weights.file import Header
@@ -134,7 +134,7 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
-    message = f"there is no file and no model {quoted(name, 500)}"
+    message = f"there is no file and no model {quoted(name, PATH)}"
     known = [*registry.models, *registry.catalog.known(), *files]
     if (own := f"{name}.toml") in files:  # nearer than a registered name that is like it
         known = [own]
@@ -172,4 +172,4 @@ def _no_file(name: str, files: list[str], registry: Registry) -> Problem:
             "it is the name of a model, not of a file: "
             f"`zoo show {typed(name)} --resolved > {file}` writes its spec"
         )
-    return Problem(f"there is no file {quoted(name, 500)}", help=hint)
+    return Problem(f"there is no file {quoted(name, PATH)}", help=hint)

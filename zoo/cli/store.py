@@ -15,7 +15,7 @@ from zoo.byte_counts import human_bytes
 from zoo.cli.options import AddressType, Registries, json_option, model_type, path_type
 from zoo.cli.output import print_json, print_report, print_text
 from zoo.cli.progress import bytes_bar
-from zoo.wording import counted
+from zoo.wording import PATH, counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
@@ -227,7 +227,7 @@ def _versions(
                 hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
                 if os.path.exists(name):
                     hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-                raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
+                raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
     return list(found)
 
 
@@ -306,7 +306,7 @@ def rm(registries: Registries, names: tuple[str, ...], forget: bool, as_json: bo
             forgotten = forget and forget_first_use(store, full)
             if not found and not forgotten:
                 hint = "`zoo store` lists what is there"
-                raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
+                raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
             for of, version in found:
                 row = _remove(store, of, version)
                 report["removed"].append(row)

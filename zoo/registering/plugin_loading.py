@@ -80,7 +80,7 @@ class PluginEntryPoint(EntryPoint):
                 if other.name == path.name:  # in another folder than it is said to be
                     near = other.relative_to(self.folder).as_posix()
             hint = f"did you mean `{near}`?" if near else None
-            raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
+            raise PluginError(Problem(f"there is no file {quoted(path)}", help=hint))
         # Named after its full path: shadows no other module, and is imported once.
         name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
         if name not in sys.modules:

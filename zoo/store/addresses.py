@@ -12,7 +12,7 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.fetching import checked_source, drop_left, fetch_all, selected_files
 from zoo.store.files import Store
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -44,7 +44,7 @@ def source_at(address: str, registry: Registry, use: Literal["read from", "pushe
         if source.remote and (variable := offline()):
             raise SourceError(f"{variable} forbids to reach {address}")
         return source
-    message = f"nothing can be {use} {quoted(address, 500)}"
+    message = f"nothing can be {use} {quoted(address, PATH)}"
     raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
 
 

@@ -18,7 +18,7 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
 from zoo.store.pretrained import File
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 ATTEMPTS = 4
 """The number of attempts in a row that may break off after few bytes."""
@@ -170,7 +170,7 @@ def fetch(
             access.on_bytes(-found.size)
             if not resumed:
                 message = (
-                    f"{quoted(path, 500)} has the SHA-256 {found.sha256}, not {expected.sha256}"
+                    f"{quoted(path, PATH)} has the SHA-256 {found.sha256}, not {expected.sha256}"
                 )
                 raise SourceError(Problem(message, help=_CHANGED))
             resumed = False  # the resumed part may have been wrong: download all of it once more
@@ -262,13 +262,13 @@ def _wait_after(failures: int, source: Source, error: _BrokenOffError) -> None:
 
 
 def _append(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
-    what = f"reading {quoted(path, 500)}"
+    what = f"reading {quoted(path, PATH)}"
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
         with source_code(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
             start, chunks = stream.start, stream.chunks
         if start > file.tell():
-            message = f"{quoted(path, 500)} comes from byte {start:,} on, too late"
+            message = f"{quoted(path, PATH)} comes from byte {start:,} on, too late"
             raise _BrokenOffError(message)
         if start < file.tell():
             access.on_bytes(start - file.tell())
@@ -277,7 +277,7 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
         while chunk := _next(chunks, what):
             if file.tell() + len(chunk) > size:
                 message = (
-                    f"{quoted(path, 500)} is longer than the {size:,} bytes that it should have"
+                    f"{quoted(path, PATH)} is longer than the {size:,} bytes that it should have"
                 )
                 raise SourceError(Problem(message, help=_CHANGED))
             file.write(chunk)
@@ -285,7 +285,7 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
         with source_code(what):
             stack.close()
         if file.tell() < size:
-            message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
+            message = f"{quoted(path, PATH)} ends after {file.tell():,} of {size:,} bytes"
             hint = f"another attempt may go on there; otherwise, {_CHANGED}"
             raise _BrokenOffError(Problem(message, help=hint if source.remote else _CHANGED))
 
@@ -305,5 +305,5 @@ def source_code(what: str) -> Iterator[None]:
         except OSError as error:
             reason = f"{error.strerror or error}"
             if error.filename is not None:
-                reason = f"{reason}: {quoted(error.filename, 500)}"
+                reason = f"{reason}: {quoted(error.filename, PATH)}"
             raise _BrokenOffError(f"{what} failed: {reason}") from error

@@ -32,7 +32,7 @@ from zoo.files.atomic import copy_synced, make_folder, sync, sync_tree, temporar
 from zoo.machine.threads import on_all_cores
 from zoo.store.pretrained import File
 from zoo.weights.open_file import STEP
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 _NO_LINKS = {
     errno.EPERM,
@@ -75,7 +75,7 @@ class Store:
                 return cls(Path(home).expanduser().absolute())
             except RuntimeError:
                 raise StoreError(
-                    f"ZOO_HOME is {quoted(home, 500)}: there is no such user"
+                    f"ZOO_HOME is {quoted(home, PATH)}: there is no such user"
                 ) from None
         from platformdirs import user_data_path
 
@@ -137,7 +137,7 @@ class Store:
             with _in_use(folder):
                 yield folder
         except OSError as error:
-            where = f" ({quoted(error.filename, 500)})" if error.filename else ""
+            where = f" ({quoted(error.filename, PATH)})" if error.filename else ""
             reason = f"{error.strerror or error}{where}"
             message = f"the store {quoted(self.root)} cannot be written: {reason}"
             hint = f"what was in it is untouched; {HINT}"

@@ -10,7 +10,7 @@ from zoo.errors import Problem
 from zoo.reading import read_spec, spec_of_weights
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 if TYPE_CHECKING:
     from zoo.weights.file import Header
@@ -53,5 +53,5 @@ def _stored(name: str, registry: Registry) -> Path | None:
     ref = find_stored(name, registry, store)
     if ref is None:
         hint = f"`zoo pull {name}` brings it there"
-        raise StoreError(Problem(f"{quoted(name, 500)} is not in the store", help=hint))
+        raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
     return store.snapshot(ref.files)

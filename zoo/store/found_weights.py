@@ -19,7 +19,7 @@ from zoo.store.lookup import find_stored
 from zoo.store.refs import Ref
 from zoo.weights.file import MENDING, is_file_name, weights_path
 from zoo.weights.reader import Weights
-from zoo.wording import quoted, typed
+from zoo.wording import PATH, quoted, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         )
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = of_no_model(name, known)
-    message = f"there is no weights file and no model {quoted(name, 500)}"
+    message = f"there is no weights file and no model {quoted(name, PATH)}"
     raise WeightsError(Problem(message, help=hint, related=registry.perhaps_missing()))
 
 

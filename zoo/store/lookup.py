@@ -12,7 +12,7 @@ from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, versions
 from zoo.store.stated import is_of
 from zoo.weights.file import weights_path
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 
 def published(name: str, registry: Registry) -> Pretrained:
@@ -21,7 +21,7 @@ def published(name: str, registry: Registry) -> Pretrained:
     model = find_pretrained(name.partition("@")[0], registry)
     if model is None:
         hint = of_no_model(name, registry.catalog.known())
-        message = f"there is no published model {quoted(name, 500)}"
+        message = f"there is no published model {quoted(name, PATH)}"
         raise StoreError(Problem(message, help=hint, related=registry.perhaps_missing()))
     return model
 

@@ -11,7 +11,7 @@ from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
 from zoo.training.fields import RowSides, nested, sides_of_row
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 if TYPE_CHECKING:
     from zoo.training.chats import Chats
@@ -66,7 +66,7 @@ def _load(data: Datasets, folder: Path, split: str) -> Any:
     try:
         return datasets.load_dataset(path, revision=data.revision, split=split, **more)
     except Exception as error:  # the package has no base class for users' mistakes
-        told = f"`datasets` cannot load the split {quoted(split)} of {quoted(name, 500)}: {error}"
+        told = f"`datasets` cannot load the split {quoted(split)} of {quoted(name, PATH)}: {error}"
         if (cause := _first_cause(error)) is not error:
             told += f": {cause}"
         raise TrainingError(told) from None

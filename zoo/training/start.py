@@ -22,7 +22,7 @@ from zoo.training.tables import OfModel
 from zoo.training.taken_weights import notes_on_unused, taken_weights
 from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
-from zoo.wording import quoted, typed
+from zoo.wording import PATH, quoted, typed
 
 
 class Saved(NamedTuple):
@@ -129,7 +129,7 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
-        message = f"there is no file and no model {quoted(name, 500)}"
+        message = f"there is no file and no model {quoted(name, PATH)}"
         raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
 
 

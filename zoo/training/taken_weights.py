@@ -9,7 +9,7 @@ from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 from zoo.weights.file import Header
 from zoo.weights.matching import like, patterns_for
-from zoo.wording import did_you_mean, first_of, quoted
+from zoo.wording import PATH, did_you_mean, first_of, quoted
 
 _SHOWN = 4
 """The most names of weights in a message."""
@@ -48,7 +48,7 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
         told = first_of([f"`{name}` {why}" for name, why in wrong.items()], _SHOWN)
         raise recipe.error(
             f"not all weights of {spec.name} can be taken from "
-            f"{quoted(recipe.head.weights, 500)}: {'; '.join(told)}",
+            f"{quoted(recipe.head.weights, PATH)}: {'; '.join(told)}",
             "weights",
             help=f"to let them begin anew, state `new = {_list(patterns(wrong, found))}`",
         )

@@ -13,7 +13,7 @@ from zoo.families.plan import Plan
 from zoo.families.quantized.tensor import Quantized
 from zoo.spec import ModelSpec
 from zoo.weights.held_tensors import FLOATS
-from zoo.wording import quoted
+from zoo.wording import PATH, quoted
 
 
 def adapted(
@@ -138,7 +138,7 @@ class _Merge:
     def refused(self, reason: str) -> WeightsError:
         """The error for an adapter that is not of this checkpoint."""
         base = self.adapter.file.data.get("base_model_name_or_path")
-        hint = None if base is None else f"it says that it is of {quoted(base, 500)}"
+        hint = None if base is None else f"it says that it is of {quoted(base, PATH)}"
         message = f"the adapter does not fit: {reason}"
         return WeightsError(Problem(message, Place(str(self.adapter.path)), hint))
 
