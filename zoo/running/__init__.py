@@ -2,7 +2,8 @@
 tokenizer, or from images or sounds, by its settings of them.
 
 runner.py               loads a model, with what its inputs need
-text_model.py           a model of texts; image_model.py, of images; sound_model.py, of sounds
+text_model.py           a model of texts; image_model.py, of images; sound_model.py, of sounds;
+                        folder_model.py, their loading
 asked.py                what is asked of it
 image_reader.py         images, as the model takes them; images_in_text.py, that stand in a text
 tasks.py                from its output to the result; entities.py, labels.py, of classes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -15,13 +14,13 @@ from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Given
 from zoo.generation.outputs import check_numbers
-from zoo.loading import OpenModel, open_model
+from zoo.loading import OpenModel
 from zoo.machine.devices import as_input
 from zoo.purpose import Task
-from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
 from zoo.running.compared_texts import ids_to_compare, vectors_of
+from zoo.running.folder_model import FolderModel
 from zoo.running.generating import Writer
 from zoo.running.image_reader import ImageReader
 from zoo.running.labels import labels_of
@@ -39,9 +38,11 @@ if TYPE_CHECKING:
     from zoo.transformer import Comparing
 
 
-@dataclass(frozen=True, slots=True)
-class ImageModel:
-    """A model that takes images.
+@dataclass(frozen=True, slots=True, repr=False)
+class ImageModel(FolderModel):
+    """A model that takes images, with what says how they become pixels (`preprocessor_config.json`,
+    or `processor_config.json`) and, if it reads or writes texts too, its tokenizer and its settings
+    of generation, as `zoo.TextModel`.
 
     Args:
         transformer: the model.
@@ -55,24 +56,9 @@ class ImageModel:
     text: Text
     settings: Settings
 
-    def __repr__(self) -> str:
-        """One line, and not all modules."""
-        return f"<ImageModel {self.transformer.spec.name}>"
-
     @classmethod
-    def load(
-        cls,
-        path_or_name: str | Path,
-        *,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        registry: Registry | None = None,
-    ) -> Self:
-        """Load a model with the files beside it in its folder: how images become pixels
-        (`preprocessor_config.json`, or `processor_config.json`) and, for a model that reads or
-        writes texts too, its tokenizer and its settings of generation, as `zoo.TextModel.load`.
-
-        The arguments are those of `zoo.load`.
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it.
 
         Raises:
             ZooError: as `zoo.load`; or Pillow is not installed.
@@ -81,12 +67,6 @@ class ImageModel:
                 is not supported, or makes images of another size than the model takes; or another
                 file beside the weights is damaged.
         """
-        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
-            return cls.of(opened)
-
-    @classmethod
-    def of(cls, opened: OpenModel) -> Self:
-        """The model that is open, with the files beside it. Raises as `load`."""
         spec, folder, config = opened.spec, opened.folder, opened.config
         reader = ImageReader(folder, config, spec, _image_shape(spec))
         text, settings = read_text(folder), Settings()

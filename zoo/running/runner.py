@@ -16,8 +16,7 @@ def load_runner(
     path_or_name: str, *, of_texts: bool, device: str, dtype: str | None, registry: Registry
 ) -> Runner:
     """Load a model with what its folder holds for its inputs: sounds or images if it takes any,
-    unless it is to be `of_texts`. Raises ZooError as `TextModel.load`, `ImageModel.load` and
-    `SoundModel.load`."""
+    unless it is to be `of_texts`. Raises ZooError as `FolderModel.load`."""
     with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
         kind: type[Runner] = TextModel
         if opened.spec.model.images and not of_texts:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -15,12 +14,12 @@ from zoo.errors import InputError, Place, Problem
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.outputs import check_numbers
-from zoo.loading import OpenModel, open_model
+from zoo.loading import OpenModel
 from zoo.machine.devices import as_input
 from zoo.purpose import Task
-from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut
+from zoo.running.folder_model import FolderModel
 from zoo.running.labels import labels_of
 from zoo.running.letters import read_letters, without_blanks
 from zoo.running.media import places_of, read_each
@@ -51,9 +50,12 @@ LONGEST_TEXT = 448
 positions for any number: as many as Whisper has."""
 
 
-@dataclass(frozen=True, slots=True)
-class SoundModel:
-    """A model that takes sounds.
+@dataclass(frozen=True, slots=True, repr=False)
+class SoundModel(FolderModel):
+    """A model that takes sounds, with what says how they become what it takes
+    (`preprocessor_config.json`, or `processor_config.json`) and, if it writes down what is said,
+    its letters (`vocab.json`) or its tokenizer, and if it generates text, its settings of
+    generation, as `zoo.TextModel`.
 
     Args:
         transformer: the model.
@@ -68,25 +70,9 @@ class SoundModel:
     text: Detokenizer
     settings: SpeechSettings
 
-    def __repr__(self) -> str:
-        """One line, and not all modules."""
-        return f"<SoundModel {self.transformer.spec.name}>"
-
     @classmethod
-    def load(
-        cls,
-        path_or_name: str | Path,
-        *,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        registry: Registry | None = None,
-    ) -> Self:
-        """Load a model with the files beside it in its folder: how sounds become what it takes
-        (`preprocessor_config.json`, or `processor_config.json`) and, for a model that writes down
-        what is said, its letters (`vocab.json`) or its tokenizer, and if it generates text, its
-        settings of generation, as `zoo.TextModel.load`.
-
-        The arguments are those of `zoo.load`.
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it.
 
         Raises:
             ZooError: as `zoo.load`.
@@ -94,12 +80,6 @@ class SoundModel:
             WeightsError: the file that says how sounds become what the model takes is missing or
                 has a setting that is not supported; or another file beside the weights is damaged.
         """
-        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
-            return cls.of(opened)
-
-    @classmethod
-    def of(cls, opened: OpenModel) -> Self:
-        """The model that is open, with the files beside it. Raises as `load`."""
         spec, folder = opened.spec, opened.folder
         if not spec.model.hears:
             others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
@@ -205,8 +185,8 @@ class SoundModel:
             is spoken, if the model knows several, and if the sound is longer than what the model
             hears at once, all this for each of its `windows`, with their `begin` and `end` in
             seconds; with `timestamps` not these, but its `segments`, likewise; the likeliest
-            `classes`; or `embedding`, what the model's pooler makes of the
-            states, or without one their mean.
+            `classes`; or `embedding`, what the model's pooler makes of the states, or without one
+            their mean.
 
         Raises:
             InputError: the model has no task, or a sound does not fit it.

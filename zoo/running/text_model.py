@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -12,13 +11,13 @@ import torch
 from zoo.errors import InputError, Place, Problem, placing
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.inputs import Given
-from zoo.loading import OpenModel, open_model
+from zoo.loading import OpenModel
 from zoo.machine.devices import input_device
 from zoo.purpose import Task
-from zoo.registry import Registry
 from zoo.running.asked import Asked
 from zoo.running.batches import cut, outputs_of
 from zoo.running.compared_texts import vectors_of
+from zoo.running.folder_model import FolderModel
 from zoo.running.generating import Writer
 from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import labels_of
@@ -37,9 +36,12 @@ if TYPE_CHECKING:
     from zoo.running.image_reader import ImageFile
 
 
-@dataclass(frozen=True, slots=True)
-class TextModel:
-    """A model that takes text.
+@dataclass(frozen=True, slots=True, repr=False)
+class TextModel(FolderModel):
+    """A model that takes text, with its tokenizer (`tokenizer.json`, and `tokenizer_target.json` if
+    the output has a different one) and its settings of generation (`generation_config.json`, or
+    else the `config.json` of an imported model). Without a tokenizer, text is written as ids:
+    `5 9 33`.
 
     Args:
         transformer: the model.
@@ -53,35 +55,13 @@ class TextModel:
     settings: Settings
     images: ImagesInText | None = None
 
-    def __repr__(self) -> str:
-        """One line, and not all modules."""
-        return f"<TextModel {self.transformer.spec.name}>"
-
     @classmethod
-    def load(
-        cls,
-        path_or_name: str | Path,
-        *,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        registry: Registry | None = None,
-    ) -> Self:
-        """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and
-        `tokenizer_target.json` if the output has a different one) and its settings of generation
-        (`generation_config.json`, or else the `config.json` of an imported model). Without a
-        tokenizer, text is written as ids: `5 9 33`.
-
-        The arguments are those of `zoo.load`.
+    def of(cls, opened: OpenModel) -> Self:
+        """The model that is open, with the files beside it.
 
         Raises:
             ZooError: as `zoo.load`; or a file beside the weights is damaged.
         """
-        with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
-            return cls.of(opened)
-
-    @classmethod
-    def of(cls, opened: OpenModel) -> Self:
-        """The model that is open, with the files beside it. Raises as `load`."""
         spec, folder, config = opened.spec, opened.folder, opened.config
         text, settings, images = read_text(folder), Settings(), None
         how = spec.model.generation

@@ -36,8 +36,8 @@ class Tokens:
     """The tokenizers of a model, the same one for both sides if it has one vocabulary, and the
     special ids, some of which may be equal: where padding is, is known from lengths alone. `bos` is
     None if nothing begins a text. `first` is the id that each target has after `bos`, if there is
-    one. `of_decoder` says whether they are
-    of a decoder, for which a prompt and its answer are one text."""
+    one. `of_decoder` says whether they are of a decoder, for which a prompt and its answer are one
+    text."""
 
     source: Any
     target: Any
