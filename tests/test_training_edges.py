@@ -328,7 +328,7 @@ def test_a_nested_label_has_its_name(project: Path, monkeypatch: pytest.MonkeyPa
     Path("rows").mkdir()
     datasets.Dataset.from_dict(rows, features=features).to_parquet("rows/train.parquet")
     table = Datasets(path="rows", source="text", target="of.label")
-    found = [side[:2] for _, side in read_split(table, Path(), "train", None)]
+    found = [line[:2] for line in read_split(table, Path(), "train", None)]
     assert found == [("a", "over"), ("b", "under")]
 
 

@@ -50,11 +50,12 @@ def page() -> str:
 
 
 def keys(table: Mapping[str, Any]) -> list[str]:
-    """The rows of a table's keys."""
+    """The rows of a table's keys, those that must be stated first."""
+    in_order = sorted(table["properties"].items(), key=lambda one: one[0] not in table["required"])
     rows = [
         f"| `{name}` | {described(value)} | {default(name, value, table)} | "
         f"{cell(value['description'])} |"
-        for name, value in table["properties"].items()
+        for name, value in in_order
         if name != "kind"
     ]
     return ["| key | value | default | meaning |", "|---|---|---|---|", *rows]

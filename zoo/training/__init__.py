@@ -12,7 +12,8 @@ recipe_data.py          the data that it names; recipe_tokens.py, the tokenizers
                         special tokens of a saved model
 
 From data to batches:
-lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`
+lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`; line.py,
+                        what all of these become
 chats.py                chats as texts, with the answers that are learned
 data.py, split.py       examples, and those that are held out
 labels.py               the labels of a classifier

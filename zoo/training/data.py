@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from zoo.errors import Place, Problem, TrainingError, noted, placing
 from zoo.training.data_tables import Data, is_packed
-from zoo.training.lines import Line, reader_of, text_lines
+from zoo.training.line import Line
+from zoo.training.lines import lines_of, text_lines
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.wording import counted, quoted
 
@@ -90,7 +91,7 @@ def read_part(
     if isinstance(stated, int):
         return []
     with placing(place_of(name)):
-        found = _examples(*reader_of(data, folder, chats)(stated), as_written=of_decoder)
+        found = _examples(*lines_of(data, folder, stated, chats), as_written=of_decoder)
     return found if is_packed(data) and name != "test" else _not_blank(found)
 
 
@@ -107,7 +108,7 @@ def place_of_label(data: Data, folder: Path, part: str, label: str) -> Place | N
     """The place of the first line with this label in a part of the data, `train`, `valid` or
     `test`, or in the training data if the part is taken out of it; None if there is none."""
     stated = getattr(data, part)
-    lines, _ = reader_of(data, folder)(data.train if isinstance(stated, int) else stated)
+    lines, _ = lines_of(data, folder, data.train if isinstance(stated, int) else stated)
     return next((line.place_of(label) for line in lines if label in _labels(line.stripped)), None)
 
 

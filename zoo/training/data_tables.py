@@ -32,7 +32,7 @@ def two_of(source: One | tuple[One, One]) -> tuple[One, One | None]:
     return source if isinstance(source, tuple) else (source, None)
 
 
-class Parts(Table):
+class DataTable(Table):
     """Base class of all tables of data. The validation data must differ from the training data. The
     test data may be the training data, to measure what a model has memorised."""
 
@@ -57,7 +57,7 @@ def _check_distinct(source: One | tuple[One, One], target: One, what: str) -> No
         raise contradiction(f"the two texts of a pair are the same {what}", "source")
 
 
-class Tsv(Parts):
+class Tsv(DataTable):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
     decoder, a prompt and its answer or, for a classifier, a text, or two, and the label or the
     number."""
@@ -93,7 +93,7 @@ class Files(Table):
     """The file with the targets."""
 
 
-class Parallel(Parts):
+class Parallel(DataTable):
     """Pairs in two files, line by line."""
 
     train: Files
@@ -113,7 +113,7 @@ class Parallel(Parts):
         return self
 
 
-class Text(Parts):
+class Text(DataTable):
     """Text for models that continue it or fill in masked tokens; each line is a text of its own,
     with its indentation and all its repetitions. Blank lines, which are empty or of white space,
     are left out, unless the text is packed."""
@@ -133,29 +133,57 @@ class Text(Parts):
     itself."""
 
 
-class Rows(Parts):
+class Rows(DataTable):
     """Base class of the tables of data whose examples have fields: a chat, pairs, or text."""
+
+    train: str
+    source: str | TwoNames | None = None
+    """The field of the source or the prompt, with dots for nested fields (`translation.de`); or the
+    two fields of a pair of texts that is classified, `["premise", "hypothesis"]`; or the field of a
+    list of words; none for text."""
+    target: str | None = None
+    """The field of the target, of the answer, of the label or the number, or of the text; or of a
+    list of labels, those of the text or one of each word."""
+    messages: str | None = None
+    """The field of a chat: a list of messages, each with its `role` and `content`."""
+    tools: str | None = None
+    """The field of the tools that may be called in a chat: a list of JSON Schemas, or its JSON as
+    text. If it is not stated, `tools` in those rows that have it."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or data of its own, named as `train` is."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+    seed: SeedOfParts = None
+    packed: bool = False
+    """For text: whether examples are joined and cut, as for the kind `text`."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        stated = dict(self)
-        source, target, messages = stated["source"], stated["target"], stated["messages"]
-        if messages is not None:
-            others = [key for key in ("source", "target", "packed") if stated[key]]
+        if self.messages is not None:
+            others = [key for key in ("source", "target", "packed") if getattr(self, key)]
             if others:
                 what = f"a chat is a whole example, beside which there is no `{others[0]}`"
                 raise contradiction(what, others[0])
-        elif stated["tools"] is not None:
+        elif self.tools is not None:
             raise contradiction("tools are called in chats, and no `messages` are named", "tools")
-        elif target is None:
+        elif self.target is None:
             what = "no field is named: `messages` of chats, `source` and `target` of pairs"
             raise contradiction(f"{what}, or `target` of text")
-        elif source is not None:
-            if stated["packed"]:
+        elif self.source is not None:
+            if self.packed:
                 what = "only text is packed, and `source` makes pairs"
                 raise contradiction(what, "packed", "source")
-            _check_distinct(source, target, "field")
+            _check_distinct(self.source, self.target, "field")
         return self
+
+
+class Jsonl(Rows):
+    """Pairs, text or chats as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"],
+    "tags": ["B-ORG", "O"]}`."""
+
+    train: str
+    """The file with the training data."""
 
 
 class Datasets(Rows):
@@ -168,54 +196,6 @@ class Datasets(Rows):
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
     """The split with the training data."""
-    source: str | TwoNames | None = None
-    """The field of the source or the prompt, with dots for nested fields (`translation.de`); or the
-    two fields of a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A
-    list of words is a source too."""
-    target: str | None = None
-    """The field of the target, of the answer, of the label or the number, or of the text; or of a
-    list of labels, those of the text or one of each word."""
-    messages: str | None = None
-    """The field of a chat: a list of messages, each with its `role` and `content`."""
-    tools: str | None = None
-    """The field of the tools that may be called in a chat: a list of JSON Schemas, or its JSON as
-    text. If it is not stated, `tools` in those rows that have it."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or a split."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-    seed: SeedOfParts = None
-    packed: bool = False
-    """For text: whether examples are joined and cut, as for the kind `text`."""
-
-
-class Jsonl(Rows):
-    """Pairs, text or chats as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"],
-    "tags": ["B-ORG", "O"]}`."""
-
-    train: str
-    """The file with the training data."""
-    source: str | TwoNames | None = None
-    """The field of the source or the prompt, with dots for nested fields; or the two fields of a
-    pair of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words;
-    none for text."""
-    target: str | None = None
-    """The field of the target, of the answer, of the label or the number, or of the text; or of a
-    list of labels, those of the text or one of each word."""
-    messages: str | None = None
-    """The field of a chat: a list of messages, each with its `role` and `content`."""
-    tools: str | None = None
-    """The field of the tools that may be called in a chat: a list of JSON Schemas, or its JSON as
-    text. If it is not stated, `tools` in those rows that have it."""
-    valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of source sentences, which
-    are taken out of the training data, or a file."""
-    test: HeldOut = 0
-    """The data that the result is measured on, likewise."""
-    seed: SeedOfParts = None
-    packed: bool = False
-    """For text: whether examples are joined and cut, as for the kind `text`."""
 
 
 Data = Tsv | Parallel | Text | Datasets | Jsonl
@@ -223,19 +203,19 @@ Data = Tsv | Parallel | Text | Datasets | Jsonl
 
 def is_packed(data: Data) -> bool:
     """Whether the examples are joined and cut."""
-    return isinstance(data, Text | Datasets | Jsonl) and data.packed
+    return isinstance(data, Text | Rows) and data.packed
 
 
 def is_text(data: Data) -> bool:
     """Whether the examples are text without a source."""
-    if isinstance(data, Datasets | Jsonl):
+    if isinstance(data, Rows):
         return data.source is None and data.messages is None
     return isinstance(data, Text)
 
 
 def messages_of(data: Data) -> str | None:
     """The field of chats; None for other data."""
-    return data.messages if isinstance(data, Datasets | Jsonl) else None
+    return data.messages if isinstance(data, Rows) else None
 
 
 DATA: Mapping[str, type[Table]] = {

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time
 from decimal import Decimal
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Problem, TrainingError
-from zoo.training.data_tables import Datasets, Jsonl, two_of
+from zoo.errors import Problem, TrainingError, placing
+from zoo.training.data_tables import Datasets, Rows, two_of
+from zoo.training.line import Line, Where
 from zoo.training.split import Words
 from zoo.wording import did_you_mean, quoted
 
@@ -82,50 +83,43 @@ def _check_whole(text: str, name: str) -> None:
         raise TrainingError(message) from None
 
 
-class RowSides(NamedTuple):
-    """The sides of a row; `source` is None of text, `second` of what is no pair of texts, and
-    `opening` of what is no chat."""
-
-    source: str | Words | None
-    target: str | Words
-    second: str | Words | None = None
-    opening: str | None = None
-
-
-def sides_of_row(
+def lines_of_row(
     row: Mapping[str, Any],
-    data: Datasets | Jsonl,
+    data: Rows,
+    at: Where,
     chats: Chats | None,
     names: Sequence[str] | None = None,
-) -> list[RowSides]:
+) -> list[Line]:
     """The sides in the fields of a row: one example, but of a chat those that `chats` makes of it.
 
     Args:
         row: the values of its fields.
         data: names the fields.
+        at: where it is.
         chats: writes chats; None for other data.
         names: the names of numbers of the target.
 
     Raises:
         TrainingError: as `field` and `Chats.turns`.
     """
-    if data.target is None:
-        assert chats is not None  # for the chats that there are then
-        name = str(data.messages)
-        tools = data.tools or ("tools" if "tools" in row else None)
-        chat, callable_ = _found(row, name), None if tools is None else _found(row, tools)
-        if isinstance(data, Datasets):
-            chat, callable_ = _without_nulls(chat), _without_nulls(callable_)
-        found = chats.turns(chat, name, callable_)
-        for one in found:
-            _check_whole("".join((*one.prompts, *one.answers)), name)
-        return [RowSides(one.prompts, one.answers, opening=one.opening) for one in found]
-    wanted = field(row, data.target, names)
-    if data.source is None:
-        return [RowSides(None, wanted)]
-    first, second = two_of(data.source)
-    other = None if second is None else field(row, second)
-    return [RowSides(field(row, first), wanted, other)]
+    with placing(at.place()):
+        if data.target is None:
+            assert chats is not None  # for the chats that there are then
+            name = str(data.messages)
+            tools = data.tools or ("tools" if "tools" in row else None)
+            chat, callable_ = _found(row, name), None if tools is None else _found(row, tools)
+            if isinstance(data, Datasets):
+                chat, callable_ = _without_nulls(chat), _without_nulls(callable_)
+            found = chats.turns(chat, name, callable_)
+            for one in found:
+                _check_whole("".join((*one.prompts, *one.answers)), name)
+            return [Line(one.prompts, one.answers, at, at, opening=one.opening) for one in found]
+        wanted = field(row, data.target, names)
+        if data.source is None:
+            return [Line(None, wanted, at, at)]
+        first, second = two_of(data.source)
+        other = None if second is None else field(row, second)
+        return [Line(field(row, first), wanted, at, at, other)]
 
 
 def _without_nulls(value: Any) -> Any:

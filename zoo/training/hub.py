@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.errors import Problem, TrainingError
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
-from zoo.training.fields import RowSides, nested, sides_of_row
+from zoo.training.fields import lines_of_row, nested
+from zoo.training.line import Line, Where
 from zoo.wording import PATH, quoted
 
 if TYPE_CHECKING:
@@ -20,11 +21,9 @@ _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parqu
 """The readers of `datasets` for single files, by the endings of their names."""
 
 
-def read_split(
-    data: Datasets, folder: Path, split: str, chats: Chats | None
-) -> Iterator[tuple[int, RowSides]]:
-    """The sides of the rows of one split, as the data set has them, each with the number of its
-    row. A label that is stored as a number has its name.
+def read_split(data: Datasets, folder: Path, split: str, chats: Chats | None) -> Iterator[Line]:
+    """The rows of one split, as the data set has them. A label that is stored as a number has its
+    name.
 
     Args:
         data: names the data set and its fields.
@@ -33,16 +32,13 @@ def read_split(
         chats: writes chats; None for other data.
 
     Raises:
-        TrainingError: `datasets` is not installed or cannot load it; or as `sides_of_row`.
+        TrainingError: `datasets` is not installed or cannot load it; or as `lines_of_row`.
     """
     rows, name = _load(data, folder, split), name_of(data, folder)
     names = None if data.target is None else _class_names(rows.features, data.target)
     for number, row in enumerate(rows, 1):
-        try:
-            sides = sides_of_row(row, data, chats, names)
-        except TrainingError as error:
-            raise placed(error, Place(f"{name} ({split})", number)) from None
-        yield from ((number, one) for one in sides)
+        at = Where(Path(f"{name} ({split})"), number, "")
+        yield from lines_of_row(row, data, at, chats, names)
 
 
 def name_of(data: Datasets, folder: Path) -> str:

@@ -4,120 +4,50 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.errors import Place, Problem, TrainingError
 from zoo.files.endless import check_ends
 from zoo.json_files import strict_json
 from zoo.training.data_tables import Data, Datasets, Jsonl, Parallel, Text, Tsv, two_of
-from zoo.training.fields import sides_of_row
+from zoo.training.fields import lines_of_row
 from zoo.training.hub import name_of, read_split
-from zoo.training.split import Words
+from zoo.training.line import Line, Where
 from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.training.chats import Chats
 
 
-class Where(NamedTuple):
-    """One line of a file, with its number, counted from 1."""
+def lines_of(
+    data: Data, folder: Path, part: Any, chats: Chats | None = None
+) -> tuple[Iterator[Line], Path]:
+    """The lines of a part of a recipe's `[data]`, and the file that messages name.
 
-    path: Path
-    number: int
-    text: str
+    Args:
+        data: the table.
+        folder: the folder that its file names are relative to.
+        part: what the table states for the part, such as a file name.
+        chats: writes chats; None for other data.
 
-    def place(self, column: int = 1) -> Place:
-        if not self.text:  # a row of a data set, or an empty line: nothing to quote
-            return Place(str(self.path), self.number)
-        return Place(str(self.path), self.number, column, self.text)
-
-
-class Line(NamedTuple):
-    """The sides of one line. An empty side is missing; the source is None for text, and the second
-    text is None for what is no pair of texts. The column where the target begins is None for JSON,
-    which can write the same text in several ways and places. The opening is that of a chat."""
-
-    source: str | Words | None
-    target: str | Words
-    source_at: Where
-    target_at: Where | None = None
-    second: str | Words | None = None
-    target_column: int | None = None
-    opening: str | None = None
-
-    @property
-    def sides(self) -> dict[str, str | Words]:
-        """The sides that it should have, by their names."""
-        sides = {"source": self.source, "second text": self.second, "target": self.target}
-        return {name: side for name, side in sides.items() if side is not None}
-
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """The names of the sides that are lists."""
-        return tuple(name for name, side in self.sides.items() if isinstance(side, tuple))
-
-    @property
-    def stripped(self) -> Line:
-        """The line without the white space around its sides."""
-        return self._replace(
-            source=_stripped(self.source),
-            target=_stripped(self.target),
-            second=_stripped(self.second),
-        )
-
-    def place_of(self, label: str) -> Place:
-        """The place of the target, or of a label in it; of its line, if that cannot be told."""
-        at = self.target_at or self.source_at
-        if self.target_column is not None:
-            return at.place(self.target_column)
-        before, *after = at.text.split(f'"{label}"')
-        return at.place(len(before) + 2 if len(after) == 1 else 1)
-
-
-Side = TypeVar("Side", str | Words, str | Words | None)
-
-
-def _stripped(side: Side) -> Side:
-    if isinstance(side, tuple):
-        return tuple(one.strip() for one in side)
-    return None if side is None else side.strip()
-
-
-ReadPart = Callable[[Any], tuple[Iterator[Line], Path]]
-"""Returns the lines of a part of the data, and the file that messages name."""
-
-
-def reader_of(data: Data, folder: Path, chats: Chats | None = None) -> ReadPart:
-    """What reads the parts of a recipe's `[data]`, whose file names are relative to `folder`, with
-    `chats` to write chats. It raises `TrainingError` for a file that is missing, empty, or not in
-    its form."""
+    Raises:
+        TrainingError: a file is missing, empty, or not in its form.
+    """
     match data:
         case Tsv():
-            return lambda name: (_tsv(folder / name, data), folder / name)
+            return _tsv(folder / part, data), folder / part
         case Text():
-            return lambda name: (text_lines(folder / name), folder / name)
+            return text_lines(folder / part), folder / part
         case Jsonl():
-            return lambda name: (_jsonl(folder / name, data, chats), folder / name)
+            return _jsonl(folder / part, data, chats), folder / part
         case Parallel():
-            return lambda files: (
-                _parallel(folder / files.source, folder / files.target),
-                folder / files.source,
-            )
+            source = folder / part.source
+            return _parallel(source, folder / part.target), source
         case Datasets():
-            name = name_of(data, folder)
-            return lambda split: (_rows(data, folder, split, name, chats), Path(name))
-
-
-def _rows(
-    data: Datasets, folder: Path, split: str, name: str, chats: Chats | None
-) -> Iterator[Line]:
-    """The rows of a split of the data set `name`."""
-    for number, row in read_split(data, folder, split, chats):
-        at = Where(Path(f"{name} ({split})"), number, "")
-        yield Line(row.source, row.target, at, second=row.second, opening=row.opening)
+            return read_split(data, folder, part, chats), Path(name_of(data, folder))
 
 
 def read_whole(path: Path) -> str:
@@ -154,12 +84,7 @@ def _jsonl(path: Path, data: Jsonl, chats: Chats | None) -> Iterator[Line]:
             raise TrainingError(Problem(f"no JSON: {told}", line.place(column), hint)) from None
         if not isinstance(row, dict):
             raise TrainingError(Problem("this is JSON, but no table", line.place(), _EACH_A_TABLE))
-        try:
-            sides = sides_of_row(row, data, chats)
-        except TrainingError as error:
-            raise placed(error, line.place()) from None
-        for one in sides:  # there are no columns
-            yield Line(one.source, one.target, line, line, one.second, opening=one.opening)
+        yield from lines_of_row(row, data, line, chats)
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[Line]:
