@@ -266,6 +266,19 @@ def test_longer_texts_are_left_out(mine: Path, capsys: pytest.CaptureFixture[str
     )
 
 
+def test_answers_that_are_all_too_long_to_be_measured_are_refused(
+    mine: Path, refused: Refused
+) -> None:
+    write_pairs(*PAIRS)
+    long = {"prompt": "a" * 50, "answer": "b" * 20}
+    Path("long.jsonl").write_text(json.dumps(long))
+    tested = 'train = "data.jsonl"\ntest = "long.jsonl"'
+    Path("recipe.toml").write_text(RECIPE.replace('train = "data.jsonl"', tested))
+    told = refused("train", "recipe.toml", "-o", "out")
+    assert "no test example is short enough: all are longer than max_length = 60" in told
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("prompt", "answer", "told"),
     [("ab?", "cd", True), ("ab? ", "cd", False), ("ab?", " cd", False), ("a b", "c d", True)],

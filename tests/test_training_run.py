@@ -810,6 +810,22 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
+def test_pairs_that_are_too_long_to_be_learned_are_translated_all_the_same(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by `zoo score`, which truncates them."""
+    recipe = RECIPE.replace("valid = 4", 'test = "test.tsv"') + "max_length = 40\n"
+    path = write_toy(tmp_path, recipe)
+    (tmp_path / "test.tsv").write_text("".join(f"{'x y ' * n}\tlong\n" for n in (40, 50, 60)))
+    found = zoo.train(path, output=tmp_path / "out")
+    assert found is not None
+    assert (found["examples"]["test"], "test_loss" in found, found["pairs"]) == (0, False, 3)
+    measured = zoo.score(tmp_path / "out", data=tmp_path)
+    assert measured == {key: found[key] for key in ("bleu", "signature", "pairs")}
+    told = "test: 3 of 3 pairs are left out of the loss, and truncated for BLEU, as longer than"
+    assert told in capsys.readouterr().err
+
+
 def test_special_tokens_that_texts_spell_out_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

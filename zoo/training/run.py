@@ -153,7 +153,7 @@ class Run:
             return None
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
-        if self.rows.test:
+        if self.splits.test:
             on_device = model.float().to(self.learner.accelerator.device)
             metrics |= self.objective.scores(on_device, self.splits.test, self.recipe)
         what = self.objective.loss_name

@@ -137,10 +137,10 @@ class TextObjective:
         yield from self._endless(rows.train)
         for name, count in self.left_out(splits, rows).items():
             part = splits.parts[name]
-            yield (
-                f"{name}: {count:,} of {len(part):,} {part[0].unit}s are left out, as longer than "
-                f"max_length = {self.max_length}"
-            )
+            told = f"{name}: {count:,} of {len(part):,} {part[0].unit}s are left out"
+            if name == "test" and not self.tokens.of_decoder:
+                told += " of the loss, and truncated for BLEU"
+            yield f"{told}, as longer than max_length = {self.max_length}"
 
     def _joined(self, examples: Sequence[Example]) -> Iterator[str]:
         """A note, if no answer is set apart from its prompt by white space."""
@@ -180,10 +180,15 @@ class TextObjective:
         return {name: count for name, count in counts.items() if count}
 
     def no_rows(self, recipe: Recipe, part: str) -> TrainingError | None:
-        needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
-        if part not in needed:
+        if part == "valid" and recipe.training.keep != "best":
             return None
-        which = "example" if part == "train" else "held-out example"
+        if part == "test" and not self.tokens.of_decoder:
+            return None  # of pairs that are translated, each side is truncated
+        names = {"train": "example", "valid": "held-out example", "test": "test example"}
+        return self.none_fits(recipe, names[part])
+
+    def none_fits(self, recipe: Recipe, which: str) -> TrainingError:
+        """The error that all examples of a part are longer than `max_length`."""
         message = f"no {which} is short enough: all are longer than max_length = {self.max_length}"
         hint = "state a larger `max_length` in `[training]`"
         return recipe.error(message, "training", "max_length", help=hint)

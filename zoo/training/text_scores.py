@@ -67,8 +67,7 @@ class TextScores:
         every = zip(self.test, self.objective.answers(self.test), strict=True)
         kept = [(example, row) for example, row in every if row.length <= longest]
         if not kept:
-            message = f"all test data is longer than max_length = {longest}"
-            raise self.recipe.error(message, "training", "max_length")
+            raise self.objective.none_fits(self.recipe, "test example")
         answers = [answer.removesuffix(end) for example, _ in kept for answer in example.targets]
         n_bytes = sum(len(f"{answer}\n".encode()) for answer in answers)
         return self._perplexity([row for _, row in kept], n_bytes)
