@@ -83,19 +83,19 @@ def summed_loss(model: nn.Module, batch: AnyBatch, *, label_smoothing: float) ->
     over all tokens of the vocabulary, and likewise for classes (Szegedy et al. 2015,
     arXiv:1512.00567).
     """
-    if isinstance(batch, ValuedBatch):
-        return _summed_of_values(scores(model, batch), batch)
-    return F.cross_entropy(
-        scores(model, batch),
-        batch.labels.flatten(),
-        ignore_index=IGNORED,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
+    return _summed(scores(model, batch), batch, label_smoothing)
 
 
-def _summed_of_values(found: torch.Tensor, batch: ValuedBatch) -> torch.Tensor:
-    """The summed loss of scores, (batch, outputs)."""
+def _summed(found: torch.Tensor, batch: AnyBatch, label_smoothing: float = 0.0) -> torch.Tensor:
+    """The summed loss of scores, (labels, outputs)."""
+    if not isinstance(batch, ValuedBatch):
+        return F.cross_entropy(
+            found,
+            batch.labels.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=label_smoothing,
+            reduction="sum",
+        )
     there = ~batch.labels.isnan()
     found, values = found[there], batch.labels[there].to(found.dtype)
     if batch.binary:
@@ -107,14 +107,13 @@ def loss_and_hits(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
     """The summed loss, without label smoothing, and the number of labels that have the highest
     score; (2,). Of several classes, those are counted whose score is above 0 if they are right, and
     not above it if they are not, which is a probability of 0.5; of numbers, none."""
+    found = scores(model, batch)
+    loss = _summed(found, batch)
     if isinstance(batch, ValuedBatch):
-        found = scores(model, batch)
-        loss = _summed_of_values(found, batch)
         right = ((found > 0) == (batch.labels > 0)) & ~batch.labels.isnan()
-        return torch.stack([loss, (right.sum() * batch.binary).to(loss.dtype)])
-    found, labels = scores(model, batch), batch.labels.flatten()
-    loss = F.cross_entropy(found, labels, ignore_index=IGNORED, reduction="sum")
-    hits = (found.argmax(-1) == labels).sum()
+        hits = right.sum() * batch.binary
+    else:
+        hits = (found.argmax(-1) == batch.labels.flatten()).sum()
     return torch.stack([loss, hits.to(loss.dtype)])
 
 
@@ -135,6 +134,11 @@ def _logits(model: nn.Module, batch: AnyBatch) -> Any:
         return model(batch.inputs, target_mask=target_mask)
     ids, mask = batch.source
     return model(ids, batch.inputs, source_mask=mask, target_mask=target_mask)
+
+
+def with_mask(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as `padded`, and their mask, False at what is filled."""
+    return padded(rows, fill), padded([[1] * len(row) for row in rows], 0).bool()
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:

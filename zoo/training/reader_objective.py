@@ -17,7 +17,7 @@ import torch
 from zoo.errors import TrainingError
 from zoo.running.perplexity import OnProgress, unseen
 from zoo.training.batches import IGNORED, Labelled, Parts, ReadRow, Valued
-from zoo.training.loss import ReadBatch, ValuedBatch, padded
+from zoo.training.loss import ReadBatch, ValuedBatch, padded, with_mask
 from zoo.training.masking import Masker
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
@@ -139,8 +139,7 @@ class ReaderObjective:
 
     def collate(self, rows: Sequence[ReadRow], device: torch.device) -> ReadBatch | ValuedBatch:
         reader = self.tokens.reader
-        ids = padded([row.ids for row in rows], self.tokens.pad)
-        real = padded([[1] * row.length for row in rows], 0).bool()
+        ids, real = with_mask([row.ids for row in rows], self.tokens.pad)
         arguments: dict[str, torch.Tensor] = {}
         if not bool(real.all()):
             arguments[reader.mask] = real.to(device)

@@ -17,7 +17,7 @@ from zoo.errors import TrainingError
 from zoo.running.perplexity import OnProgress, unseen
 from zoo.running.tokenizer_file import encoded
 from zoo.training.batches import IGNORED, Parts, Row
-from zoo.training.loss import Batch, padded
+from zoo.training.loss import Batch, padded, with_mask
 from zoo.training.recipe import Recipe
 from zoo.training.split import Example, Splits
 from zoo.training.text_scores import TextScores
@@ -115,13 +115,10 @@ class TextObjective:
     def collate(self, rows: Sequence[Row], device: torch.device) -> Batch:
         source = None
         if rows[0].source is not None:
-            sources = [row.source or () for row in rows]
-            ids = padded(sources, self.tokens.source_pad)
-            real = padded([[1] * len(row) for row in sources], 0).bool()
+            ids, real = with_mask([row.source or () for row in rows], self.tokens.source_pad)
             source = ids.to(device), real.to(device)
-        inputs = padded([row.target[:-1] for row in rows], self.tokens.pad)
+        inputs, real = with_mask([row.target[:-1] for row in rows], self.tokens.pad)
         labels = padded([row.predicted for row in rows], IGNORED)
-        real = padded([[1] * (len(row.target) - 1) for row in rows], 0).bool()
         mask = None if bool(real.all()) else real.to(device)
         return Batch(source, inputs.to(device), mask, labels.to(device))
 
