@@ -24,7 +24,7 @@ from zoo.training.checkpoint_state import checkpoint_of, checkpoints, read_state
 from zoo.training.checkpoints import read_checkpoint, read_mean, whole_weights, write_checkpoint
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
-from zoo.training.notes import Notes
+from zoo.training.notes import learned_nothing, notes_before
 from zoo.training.objective import Objective
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
@@ -58,7 +58,6 @@ class Run:
         self.objective = objective
         self.start = learner.start
         self.recipe = self.start.recipe
-        self.notes = Notes(self.start, objective, splits, rows)
         self.loop = Loop(learner, objective, rows.train, rows.valid, self.checkpoint)
 
     def learn(self, *, resume: bool) -> None:
@@ -68,7 +67,7 @@ class Run:
         with in_first_process(self.learner.accelerator) as speaks:
             if speaks:
                 write_text(self.folder / RECIPE, self.recipe.text)
-                for note in self.notes.before():
+                for note in notes_before(self.start, self.objective, self.splits, self.rows):
                     click.echo(note, err=True)
         name = self.recipe.head.name
         shown = progress_of(name, done, training.steps, speaks=speaks)
@@ -76,9 +75,12 @@ class Run:
             # A view is what a linear map returns; nothing is written into it.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* view tensor")
             self.loop.run(done, progress)
-        if speaks and self.loop.kept < training.steps:
+        if not speaks:
+            return
+        if self.loop.kept < training.steps:
             click.echo(self.patience_over(), err=True)
-        if speaks and (failing := self.notes.learned_nothing(self.loop.history[-1])):
+        examples, last = self.splits.train, self.loop.history[-1]
+        if failing := learned_nothing(self.start, self.objective, examples, last):
             click.echo(failing, err=True)
 
     def patience_over(self) -> str:
