@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from zoo.layout import MAPS
 from zoo.spec import ModelSpec
@@ -19,12 +19,13 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     Raises:
         TrainingError: a pattern is for no parameter of the model, or none is left to train.
     """
-    weights = frozenset(_weights(spec).values())
+    names = _parameters(spec)
+    weights = frozenset(names.values())
     if recipe.lora is not None:
-        return weights - _begun_anew(recipe, spec)
+        return weights - begun_anew(recipe, spec)
     found: set[str] = set()
     for number, pattern in enumerate(recipe.training.frozen):
-        found |= _named(pattern, recipe, ("training", "frozen", number), spec)
+        found |= _named(pattern, names, recipe, ("training", "frozen", number), spec)
     if len(found) == len(weights):
         message = "all weights are frozen, and none is left to train"
         raise recipe.error(message, "training", "frozen")
@@ -38,42 +39,53 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
         TrainingError: a pattern is for no weight; or for one that begins anew, or that is no matrix
             of a linear map, as a table of tokens, tied to the head or not, and a stack of experts.
     """
-    found, begun_anew = set[str](), _begun_anew(recipe, spec)
-    for number, pattern in enumerate(() if recipe.lora is None else recipe.lora.weights):
+    if recipe.lora is None:
+        return frozenset()
+    found, names, new = set[str](), _parameters(spec), begun_anew(recipe, spec)
+    for number, pattern in enumerate(recipe.lora.weights):
         path = ("lora", "weights", number)
-        meant = _named(pattern, recipe, path, spec)
+        meant = _named(pattern, names, recipe, path, spec)
         for name in sorted(meant):
             tensor = spec.tensors[name]
             if tensor.role not in MAPS or len(tensor.shape) != 2:
                 message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
                 hint = f"only these are adapted: {_maps(spec)}"
                 raise recipe.error(message, *path, help=hint)
-        if anew := meant & begun_anew:
+        if anew := meant & new:
             message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
             raise recipe.error(message, *path, help="adapt weights that are taken")
         found |= meant
     return frozenset(found)
 
 
-def _weights(spec: ModelSpec) -> dict[str, str]:
+def begun_anew(recipe: Recipe, spec: ModelSpec) -> set[str]:
+    """The stored names of the tensors that `new` means. Raises `TrainingError` if a pattern means
+    none."""
+    names = {name: name for name in spec.tensors} | dict(spec.ties)
+    found: set[str] = set()
+    for number, pattern in enumerate(recipe.head.new or ()):
+        found |= _named(pattern, names, recipe, ("new", number), spec)
+    return found
+
+
+def _parameters(spec: ModelSpec) -> dict[str, str]:
     """The parameters of a spec by all their names, those that are tied included."""
     own = {name: name for name, tensor in spec.tensors.items() if not tensor.buffer}
     return own | dict(spec.ties)
 
 
-def _begun_anew(recipe: Recipe, spec: ModelSpec) -> set[str]:
-    """The parameters that `new` means, whose patterns are checked by `taken_weights`."""
-    weights = _weights(spec)
-    return {name for pattern in recipe.head.new or () for name in like(pattern, weights)}
-
-
-def _named(pattern: str, recipe: Recipe, path: tuple[str | int, ...], spec: ModelSpec) -> set[str]:
-    """The parameters that a pattern means. Raises `TrainingError` if there are none."""
-    weights = _weights(spec)
-    if meant := like(pattern, weights):
+def _named(
+    pattern: str,
+    names: Mapping[str, str],
+    recipe: Recipe,
+    path: tuple[str | int, ...],
+    spec: ModelSpec,
+) -> set[str]:
+    """Those of `names` that a pattern means. Raises `TrainingError` if there are none."""
+    if meant := like(pattern, names):
         return meant
     message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-    raise recipe.error(message, *path, help=_hint(pattern, weights))
+    raise recipe.error(message, *path, help=_hint(pattern, names))
 
 
 def _maps(spec: ModelSpec) -> str:

@@ -32,60 +32,52 @@ _ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 def make_tokens(start: Start, examples: Sequence[Example]) -> AnyTokens:
     """Read the tokenizers that a recipe asks for, or learn them from these examples. Raises as
     `known_tokens` and `learn_tokens`."""
-    table = start.recipe.tokenizer
+    known, table = known_tokens(start), start.recipe.tokenizer
+    if not isinstance(table, Bpe):
+        assert known is not None
+        return known
     with placing(start.recipe.document.place(("tokenizer",))):
-        if not isinstance(table, Bpe):
-            return _read(table, start)
-        _check_learned(table, start)
         return learn_tokens(table, examples, start.sides)
 
 
 def known_tokens(start: Start) -> AnyTokens | None:
     """Read the tokenizers that a recipe asks for; None if they are to be learned. Of these, what
-    can be checked before is checked.
+    can be checked before is checked: the weights of a saved model know the ids of its tokenizer,
+    and a new one would give each id to another token.
 
     Raises:
         WeightsError: a file is missing or not a tokenizer.
         TrainingError: a tokenizer does not agree with the model, or no learned one could; those of
             the saved model are asked for, and there is none; or new ones, and it has some.
     """
-    table = start.recipe.tokenizer
+    table, saved, folder = start.recipe.tokenizer, start.saved, start.recipe.folder
     with placing(start.recipe.document.place(("tokenizer",))):
-        if not isinstance(table, Bpe):
-            return _read(table, start)
-        _check_learned(table, start)
-        return None
-
-
-def _read(table: TokenizerFiles | OfModel, start: Start) -> AnyTokens:
-    if isinstance(table, TokenizerFiles):
-        folder = start.recipe.folder
-        target = None if table.target is None else folder / table.target
-        return read_token_files(folder / table.source, target, table, start.sides)
-    if start.saved is None:
-        raise TrainingError(
-            Problem(
-                "the recipe wants the tokenizer of the model that training starts from, and "
-                "starts from a spec",
-                help='name a saved model, or a tokenizer: `kind = "bpe"`',
-            )
-        )
-    return read_tokens(start.saved.folder, table, start.sides, start.saved.published)
-
-
-def _check_learned(table: Bpe, start: Start) -> None:
-    """Raise TrainingError if no tokenizer that is learned could fit the model, or if that has one:
-    its weights know the ids of that one, and a new one would give each id to another token."""
-    if start.saved is not None and (start.saved.folder / TOKENIZER).is_file():
-        raise TrainingError(
-            Problem(
-                "the model that training starts from has a tokenizer, and this would learn another "
-                "one, with other ids than its weights know",
-                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
-                "another one, if that is meant",
-            )
-        )
-    check_fit(table, start.sides)
+        match table:
+            case TokenizerFiles():
+                target = None if table.target is None else folder / table.target
+                return read_token_files(folder / table.source, target, table, start.sides)
+            case OfModel():
+                if saved is None:
+                    raise TrainingError(
+                        Problem(
+                            "the recipe wants the tokenizer of the model that training starts "
+                            "from, and starts from a spec",
+                            help='name a saved model, or a tokenizer: `kind = "bpe"`',
+                        )
+                    )
+                return read_tokens(saved.folder, table, start.sides, saved.published)
+            case Bpe():
+                if saved is not None and (saved.folder / TOKENIZER).is_file():
+                    raise TrainingError(
+                        Problem(
+                            "the model that training starts from has a tokenizer, and this would "
+                            "learn another one, with other ids than its weights know",
+                            help='`kind = "of_model"` takes the tokenizer of the model; '
+                            '`kind = "files"` names another one, if that is meant',
+                        )
+                    )
+                check_fit(table, start.sides)
+                return None
 
 
 def check_fit(table: Bpe, model: Sides) -> None:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Collection, Mapping
 
 from zoo.spec import ModelSpec
+from zoo.training.frozen import begun_anew
 from zoo.training.recipe import Recipe
 from zoo.weights.file import Header
-from zoo.weights.matching import like, patterns_for
-from zoo.wording import PATH, did_you_mean, first_of, quoted
+from zoo.wording import PATH, first_of, quoted
 
 _SHOWN = 4
 """The most names of weights in a message."""
@@ -27,7 +27,7 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
         TrainingError: a weight that does not begin anew has none to be taken from; or a pattern of
             `new` is for no weight.
     """
-    new = _new_weights(recipe, spec)
+    new = begun_anew(recipe, spec)
     stored_as = {name: name for name in header.records} | header.ties
     others = _other_kinds(spec.to_dict(), header.spec)
     found: dict[str, str] = {}
@@ -75,19 +75,6 @@ def patterns(names: Collection[str], others: Collection[str]) -> list[str]:
         start = next(own, None)
         found[name if start is None else f"{start}*"] = None
     return list(found)
-
-
-def _new_weights(recipe: Recipe, spec: ModelSpec) -> set[str]:
-    stored = {name: name for name in spec.tensors} | dict(spec.ties)
-    found: set[str] = set()
-    for number, pattern in enumerate(recipe.head.new or ()):
-        meant = like(pattern, stored)
-        if not meant:
-            message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
-            hint = did_you_mean(pattern, patterns_for(stored))
-            raise recipe.error(message, "new", number, help=hint)
-        found |= meant
-    return found
 
 
 def _other_kinds(spec: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
