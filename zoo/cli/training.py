@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,75 +168,36 @@ def score(
     print_report(as_json, report, _score_text)
 
 
-def _of_text(report: dict[str, Any]) -> str:
-    text = (
-        f"perplexity: {report['perplexity']:.4g} on {counted(report['tokens'], 'token')}, "
-        f"{report['bits_per_byte']:.4f} bits for each of {counted(report['bytes'], 'byte')}"
-    )
-    if "window" in report:
-        text += f" (window {report['window']:,}, stride {report['stride']:,})"
-    return text
-
-
-def _of_masked_tokens(report: dict[str, Any]) -> str:
-    return (
-        f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
-        f"that are masked, perplexity {report['masked_perplexity']:.4g}"
-    )
-
-
-def _of_words(report: dict[str, Any]) -> str:
-    text = f"accuracy: {report['accuracy']:.4f} on {counted(report['words'], 'word')}"
-    if "f1" in report:
-        text += (
-            f", F1 of entities {report['f1']:.4f} (precision {report['precision']:.4f}, "
-            f"recall {report['recall']:.4f})"
-        )
-    return text
-
-
-def _of_lists_of_labels(report: dict[str, Any]) -> str:
-    return (
-        f"F1 on {counted(report['texts'], 'text')}: micro {report['micro_f1']:.4f}, "
-        f"macro {report['macro_f1']:.4f}"
-    )
-
-
-def _of_labels(report: dict[str, Any]) -> str:
-    return (
-        f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "
-        f"macro F1 {report['macro_f1']:.4f}"
-    )
-
-
-def _of_numbers(report: dict[str, Any]) -> str:
-    told = ", ".join(
-        f"{name} {'undefined' if report[key] is None else f'{report[key]:.4f}'}"
-        for name, key in (("Pearson", "pearson"), ("Spearman", "spearman"))
-    )
-    texts = counted(report["texts"], "text")
-    return f"correlation on {texts}: {told}; RMSE {report['rmse']:.4f}"
-
-
-def _of_translations(report: dict[str, Any]) -> str:
-    pairs = counted(report["pairs"], "pair")
-    return f"BLEU: {report['bleu']:.2f} on {pairs} ({report['signature']})"
-
-
-_SCORES: Mapping[str, Callable[[dict[str, Any]], str]] = {
-    "perplexity": _of_text,
-    "masked_perplexity": _of_masked_tokens,
-    "words": _of_words,
-    "micro_f1": _of_lists_of_labels,
-    "macro_f1": _of_labels,
-    "rmse": _of_numbers,
-    "bleu": _of_translations,
+_SCORES: Mapping[str, str] = {
+    "perplexity": "perplexity: {perplexity:.4g} on {tokens}, {bits_per_byte:.4f} bits for each of "
+    "{bytes}",
+    "masked_perplexity": "accuracy: {accuracy:.4f} on {masked_tokens} that are masked, perplexity "
+    "{masked_perplexity:.4g}",
+    "words": "accuracy: {accuracy:.4f} on {words}",
+    "micro_f1": "F1 on {texts}: micro {micro_f1:.4f}, macro {macro_f1:.4f}",
+    "macro_f1": "accuracy: {accuracy:.4f} on {texts}, macro F1 {macro_f1:.4f}",
+    "rmse": "correlation on {texts}: Pearson {pearson}, Spearman {spearman}; RMSE {rmse:.4f}",
+    "bleu": "BLEU: {bleu:.2f} on {pairs} ({signature})",
 }
 """The text of scores by a key that they have: the first that is there tells what was scored."""
+_MORE: Mapping[str, str] = {
+    "window": " (window {window:,}, stride {stride:,})",
+    "f1": ", F1 of entities {f1:.4f} (precision {precision:.4f}, recall {recall:.4f})",
+}
+"""What follows, if this key is there too."""
+_COUNTED = ("tokens", "bytes", "masked_tokens", "words", "texts", "pairs")
+"""The keys of what is counted."""
 
 
-def _score_text(report: dict[str, Any]) -> str:
-    return next((text(report) for key, text in _SCORES.items() if key in report), "")
+def _score_text(report: Mapping[str, Any]) -> str:
+    told = dict(report)
+    for key in told.keys() & _COUNTED:
+        told[key] = counted(told[key], key.removeprefix("masked_").removesuffix("s"))
+    for key in told.keys() & ("pearson", "spearman"):
+        told[key] = "undefined" if told[key] is None else f"{told[key]:.4f}"
+    first = next((text for key, text in _SCORES.items() if key in told), "")
+    more = (text for key, text in _MORE.items() if key in told)
+    return "".join([first, *more]).format_map(told)
 
 
 def _text(report: dict[str, Any]) -> str:
