@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from errno import ENOMEM
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from zoo.wording import counted, printable, printable_lines, quoted
 
@@ -75,11 +75,25 @@ class Problem(NamedTuple):
 
 
 class ZooError(Exception):
-    """A mistake that the user can correct. `problems` holds all problems of one pass."""
+    """A mistake that the user can correct. `problems` holds all problems of one pass; a single one
+    may be given as its message, its place and its help."""
 
-    def __init__(self, problems: Problem | str | Iterable[Problem]) -> None:
+    @overload
+    def __init__(
+        self, problems: str, place: Place | None = None, help: str | None = None
+    ) -> None: ...
+
+    @overload
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None: ...
+
+    def __init__(
+        self,
+        problems: Problem | str | Iterable[Problem],
+        place: Place | None = None,
+        help: str | None = None,
+    ) -> None:
         if isinstance(problems, str):
-            problems = Problem(problems)
+            problems = Problem(problems, place, help)
         if isinstance(problems, Problem):
             problems = [problems]
         self.problems: tuple[Problem, ...] = tuple(problems)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from zoo.errors import InputError, Place, Problem, placing
+from zoo.errors import InputError, Place, placing
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -204,9 +204,7 @@ def _sides(line: str, place: Place) -> tuple[str, str]:
     sides = line.split("\t")
     if len(sides) != 2:
         told = counted(len(sides) - 1, "tab")
-        raise InputError(
-            Problem(f"a pair is two texts with a tab between, and here is {told}", place)
-        )
+        raise InputError(f"a pair is two texts with a tab between, and here is {told}", place)
     return sides[0], sides[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.counts import check_count
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.decoding import check_transformer
 from zoo.int8 import has_int8
 from zoo.linear import Linear
@@ -38,7 +38,7 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
     n_rows = check_count("rows", rows)
     if has_int8(model):
         message = f"the weights of {model.spec.name} are in 8 bits, in an order of their own"
-        raise InputError(Problem(message, help="arrange floats, or leave the 8 bits as they are"))
+        raise InputError(message, help="arrange floats, or leave the 8 bits as they are")
     for module in model.modules():
         if isinstance(module, Linear):
             module.pack(n_rows)

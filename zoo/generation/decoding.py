@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import Rows
 from zoo.machine.devices import input_device
@@ -55,12 +55,10 @@ def check_transformer(model: object, what: str) -> None:
     inside = held_in(model)
     shown = f"a {type(model).__name__}" if isinstance(model, nn.Module) else f"{model!r:.80}"
     raise InputError(
-        Problem(
-            f"the model that {what} is a zoo.Transformer, not {shown}",
-            help=f"pass the model inside: `.{inside}`"
-            if inside
-            else "`zoo.load` makes one of a folder or a name",
-        )
+        f"the model that {what} is a zoo.Transformer, not {shown}",
+        help=f"pass the model inside: `.{inside}`"
+        if inside
+        else "`zoo.load` makes one of a folder or a name",
     )
 
 
@@ -76,11 +74,8 @@ def describe(model: Transformer) -> Generation:
         head = getattr(model.spec.model, "head", None)
         ends = f" and its head `{head.kind}`" if isinstance(head, Head) else ""
         raise InputError(
-            Problem(
-                f"{model.spec.name} does not generate: its builder is "
-                f"`{model.spec.model.kind}`{ends}",
-                help="generating takes a decoder, and a head that scores the vocabulary",
-            )
+            f"{model.spec.name} does not generate: its builder is `{model.spec.model.kind}`{ends}",
+            help="generating takes a decoder, and a head that scores the vocabulary",
         )
     return found
 
@@ -293,11 +288,9 @@ class Decoding:
             one += self.cache.n_bytes * self.cache.past.length // self.cache.past.capacity
         if limit is not None and n * one > limit:
             raise InputError(
-                Problem(
-                    f"{n:,} {what} do not fit into memory: their scores and what is cached of the "
-                    f"prompt are {n * one:,} bytes, and this machine has {limit:,}",
-                    help=f"fewer {what} take less",
-                )
+                f"{n:,} {what} do not fit into memory: their scores and what is cached of the "
+                f"prompt are {n * one:,} bytes, and this machine has {limit:,}",
+                help=f"fewer {what} take less",
             )
 
     def check(self, log_probabilities: list[float]) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch.nn.functional import pad
 
-from zoo.errors import InputError, Place, Problem, placing
+from zoo.errors import InputError, Place, placing
 from zoo.generation.choosing import Choosing
 from zoo.generation.decoding import Decoding, describe
 from zoo.generation.inputs import Given, Inputs
@@ -54,10 +54,8 @@ class Drafting:
             _check_same_kind(draft.model, model)
             if given.images is not None:
                 raise InputError(
-                    Problem(
-                        "a smaller model guesses no tokens of prompts with images in them",
-                        help="`zoo.Lookup()` does, in the place of a model",
-                    )
+                    "a smaller model guesses no tokens of prompts with images in them",
+                    help="`zoo.Lookup()` does, in the place of a model",
                 )
             with placing(Place("draft")):
                 of_draft = Inputs.read(draft.model, given, inputs.request)
@@ -89,11 +87,8 @@ def _check_same_kind(small: Transformer, model: Transformer) -> None:
     if describe(small).has_source != describe(model).has_source:
         has = "an" if describe(small).has_source else "no"
         raise InputError(
-            Problem(
-                f"{small.spec.name} cannot guess the tokens of {model.spec.name}: it has {has} "
-                "encoder",
-                help="a draft is a smaller model of the same kind and with the same vocabulary",
-            )
+            f"{small.spec.name} cannot guess the tokens of {model.spec.name}: it has {has} encoder",
+            help="a draft is a smaller model of the same kind and with the same vocabulary",
         )
 
 
@@ -108,11 +103,9 @@ def _check_takes_back(model: Transformer, inputs: Inputs) -> None:
     length = inputs.prompt.values.shape[1]
     if how.changes(length, length + inputs.request.ends.max_new_tokens - 1):
         raise InputError(
-            Problem(
-                f"{name} cannot check guessed tokens: its positions are told apart otherwise in so "
-                "long a sequence",
-                help="a smaller `max_new_tokens`, or no `draft`",
-            )
+            f"{name} cannot check guessed tokens: its positions are told apart otherwise in so "
+            "long a sequence",
+            help="a smaller `max_new_tokens`, or no `draft`",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.decoding import Decoding, Memory, describe, encode
 from zoo.generation.outputs import no_values
 from zoo.generation.prompts import (
@@ -179,7 +179,7 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
     stated = how.inserted_images
     if stated is None:
         hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
-        raise InputError(Problem(f"{name} takes no images in its prompts", help=hint))
+        raise InputError(f"{name} takes no images in its prompts", help=hint)
     images: Pixels
     if stated.any_size is None:
         images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
@@ -199,10 +199,8 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
 def _begin(start: Any, name: str) -> list[int]:
     if start is None:
         raise InputError(
-            Problem(
-                f"{name} has an encoder: state the ids that each target begins with",
-                help="`start` is an id or a list of ids, such as that of the begin-of-sequence",
-            )
+            f"{name} has an encoder: state the ids that each target begins with",
+            help="`start` is an id or a list of ids, such as that of the begin-of-sequence",
         )
     try:
         return list(start)

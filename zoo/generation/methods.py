@@ -130,10 +130,8 @@ class Method(BaseModel):
 def outside_vocabulary(what: str, id_: int, vocab: int) -> InputError:
     """The error for an id that the model does not have; `what` holds it."""
     return InputError(
-        Problem(
-            f"{what} holds the id {id_}, which is outside the vocabulary",
-            help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
-        )
+        f"{what} holds the id {id_}, which is outside the vocabulary",
+        help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
     )
 
 

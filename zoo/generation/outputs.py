@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from zoo.errors import InputError, Problem, WeightsError
+from zoo.errors import InputError, WeightsError
 
 
 def no_numbers(name: str, what: str) -> WeightsError:
     """The error for `what` a model has computed and is NaN."""
     return WeightsError(
-        Problem(
-            f"{name}: {what} are not numbers (NaN)",
-            help="the weights hold NaN or infinite values, or are too large for the dtype",
-        )
+        f"{name}: {what} are not numbers (NaN)",
+        help="the weights hold NaN or infinite values, or are too large for the dtype",
     )
 
 
 def no_values(name: str) -> InputError:
     """The error for a model that is asked for values, and has none."""
     return InputError(
-        Problem(
-            f"{name} is on the device `meta`, where it has no values",
-            help="build or load it on another device",
-        )
+        f"{name} is on the device `meta`, where it has no values",
+        help="build or load it on another device",
     )
 
 

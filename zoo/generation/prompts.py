@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.image_inputs import check_images, check_images_of_any_size
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
@@ -86,10 +86,8 @@ def read_ids(
         if outside.numel():
             where = f" in sequence {number}" if len(rows) > 1 else ""
             raise InputError(
-                Problem(
-                    f"{what}: id {int(outside[0])}{where} is outside the vocabulary",
-                    help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
-                )
+                f"{what}: id {int(outside[0])}{where} is outside the vocabulary",
+                help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
             )
     lengths = [row.numel() for row in rows]
     longest = max(lengths)
@@ -151,7 +149,7 @@ def _check_values(tensor: torch.Tensor, what: str) -> None:
         raise InputError(f"{what}: a tensor on the device `meta` has no values")
     if tensor.layout not in (torch.strided, torch.jagged):
         message = f"{what}: the tensor must be dense, not {tensor.layout}"
-        raise InputError(Problem(message, help="`.to_dense()` makes it so"))
+        raise InputError(message, help="`.to_dense()` makes it so")
 
 
 def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> torch.Tensor:
@@ -164,10 +162,8 @@ def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> tor
         is_tensor = isinstance(mask, torch.Tensor)
         found = mask.dtype if is_tensor else type(mask).__name__
         raise InputError(
-            Problem(
-                f"{what}: a mask is a boolean tensor, True = a token, not {found}",
-                help=f"`{'mask' if is_tensor else 'torch.as_tensor(mask)'} != 0` is one",
-            )
+            f"{what}: a mask is a boolean tensor, True = a token, not {found}",
+            help=f"`{'mask' if is_tensor else 'torch.as_tensor(mask)'} != 0` is one",
         )
     _check_values(mask, what)
     if mask.shape != tuple(shape):
@@ -239,10 +235,8 @@ def read_images(
     _check_values(images, what)
     if mask is not None:
         raise InputError(
-            Problem(
-                f"{what}: images have no padding, so that a mask would hide nothing of them",
-                help="leave `mask` out",
-            )
+            f"{what}: images have no padding, so that a mask would hide nothing of them",
+            help="leave `mask` out",
         )
     if not len(images):
         raise InputError(f"{what}: an empty batch, {tuple(images.shape)}")
@@ -285,10 +279,8 @@ def read_images_of_any_size(
 def _check_finite(image: torch.Tensor, number: int, what: str) -> None:
     if not bool(image.isfinite().all()):
         raise InputError(
-            Problem(
-                f"{what}: image {number} holds numbers that are not finite in {image.dtype}",
-                help="scale the pixels as they were in training",
-            )
+            f"{what}: image {number} holds numbers that are not finite in {image.dtype}",
+            help="scale the pixels as they were in training",
         )
 
 
@@ -300,8 +292,6 @@ def check_length(length: int, longest: int | None, what: str, *, most_new: int =
     more = f" and {most_new} new ones" if most_new else ""
     left = longest - length + 1
     raise InputError(
-        Problem(
-            f"{what}: {length} tokens{more} are longer than the model's {longest} positions",
-            help=f"`max_new_tokens` can be {left} at most" if most_new and left > 0 else None,
-        )
+        f"{what}: {length} tokens{more} are longer than the model's {longest} positions",
+        help=f"`max_new_tokens` can be {left} at most" if most_new and left > 0 else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.decoding import check_transformer
 from zoo.int8 import Int8Embedding, Int8Linear, Int8Matrix
 from zoo.linear import LARGE, Linear
@@ -67,11 +67,11 @@ def _check(model: Transformer, name: str, weight: torch.Tensor) -> None:
     what = f"`{name}` of {model.spec.name}"
     if hasattr(weight, "device_mesh"):
         message = f"this process has but a share of {what}"
-        raise InputError(Problem(message, help="load the model without a mesh"))
+        raise InputError(message, help="load the model without a mesh")
     if weight.is_meta:
         raise InputError(f"{what} is on the meta device: it has no values")
     if not weight.is_cpu:
         message = f"{what} is on {weight.device}, and products with 8 bits are for CPUs"
-        raise InputError(Problem(message, help="`model.cpu()` brings it there"))
+        raise InputError(message, help="`model.cpu()` brings it there")
     if not all(bool(bound.isfinite()) for bound in weight.aminmax()):
         raise InputError(f"{what} holds NaN or infinity, for which there is no scale")

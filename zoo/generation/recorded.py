@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.decoding import Decoding, Memory, describe
 from zoo.generation.fixed_cache import FixedCache
 from zoo.machine.devices import input_device
@@ -116,11 +116,9 @@ def check_device(model: Transformer) -> None:
     device = input_device(model)
     if device.type != "cuda":
         raise InputError(
-            Problem(
-                f"{model.spec.name} is on the device `{device}`, and `cuda_graph` is for models on "
-                "a GPU",
-                help='load it on the `device` "cuda", or move it there: `model.to("cuda")`',
-            )
+            f"{model.spec.name} is on the device `{device}`, and `cuda_graph` is for models on "
+            "a GPU",
+            help='load it on the `device` "cuda", or move it there: `model.to("cuda")`',
         )
 
 
@@ -130,18 +128,14 @@ def check_recordable(model: Transformer, capacity: int) -> None:
     how, name = describe(model), model.spec.name
     if why := ", ".join(how.not_incremental or how.not_recordable):
         raise InputError(
-            Problem(
-                f"{name} cannot be recorded: what {why} does is not the same for every token",
-                help=ELSEWHERE,
-            )
+            f"{name} cannot be recorded: what {why} does is not the same for every token",
+            help=ELSEWHERE,
         )
     if how.changes(1, capacity):
         raise InputError(
-            Problem(
-                f"{name} cannot be recorded: its positions are told apart otherwise in longer "
-                "sequences",
-                help=ELSEWHERE,
-            )
+            f"{name} cannot be recorded: its positions are told apart otherwise in longer "
+            "sequences",
+            help=ELSEWHERE,
         )
 
 
@@ -160,11 +154,9 @@ def waiting_refused(name: str) -> Iterator[None]:
         if "synchronizing" not in str(error):
             raise
         raise InputError(
-            Problem(
-                f"{name} cannot be recorded: one of its layers waits for a value from the GPU, as "
-                "a mixture of large experts does",
-                help=ELSEWHERE,
-            )
+            f"{name} cannot be recorded: one of its layers waits for a value from the GPU, as "
+            "a mixture of large experts does",
+            help=ELSEWHERE,
         ) from error
     finally:
         torch.cuda.set_sync_debug_mode(before)

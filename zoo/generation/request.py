@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zoo.counts import check_count
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.ends import Ends
 from zoo.generation.methods import Beam, Greedy, Method, Sampling
 from zoo.transformer import Transformer
@@ -94,10 +94,8 @@ class Request:
             )
         if isinstance(self.method, Beam):
             raise InputError(
-                Problem(
-                    "guessed tokens are for greedy search and sampling, not for several beams",
-                    help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
-                )
+                "guessed tokens are for greedy search and sampling, not for several beams",
+                help="one beam is greedy search: `--beams 1`, or in Python `zoo.Greedy()`",
             )
         if not self.cache:
             raise InputError("guessed tokens are checked with a cache: leave `cache` True")

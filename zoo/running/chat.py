@@ -17,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.errors import InputError, Place, WeightsError
 from zoo.files.endless import check_ends
 from zoo.files.of_model import (
     CHAT_TEMPLATE,
@@ -97,7 +97,7 @@ class ChatTemplate:
             if isinstance(error, jinja2.TemplateSyntaxError) and source.path.suffix == ".jinja":
                 line = error.lineno  # in JSON, it would be the line of the value, not of the file
             message = f"the chat template is wrong: {_reason(error)}"
-            raise WeightsError(Problem(message, Place(str(source.path), line))) from None
+            raise WeightsError(message, Place(str(source.path), line)) from None
 
     def path(self, tools: Tools | None = None) -> Path:
         """The file of the template that writes a chat with these tools."""
@@ -182,7 +182,7 @@ def _read_message(number: int, message: object, kind: type[_Message]) -> dict[st
     except ValidationError as error:
         help = 'a message is a table of strings: `{"role": "user", "content": "Hello!"}`'
         message = f"message {number} of the chat: {_what_is_wrong(error)}"
-        raise InputError(Problem(message, help=help)) from None
+        raise InputError(message, help=help) from None
     found = {key: checked[key] for key in given}
     thoughts = [found[key] for key in _THOUGHTS if key in found]
     if not thoughts:
@@ -199,14 +199,14 @@ def read_tools(tools: object) -> list[dict[str, Any]]:
     """Tools as plain data. Raises InputError if one is not valid."""
     if not isinstance(tools, list | tuple):
         message = f"the tools of the chat must be an array, not {described(tools)}"
-        raise InputError(Problem(message, help=_EACH_A_TOOL))
+        raise InputError(message, help=_EACH_A_TOOL)
     found: list[dict[str, Any]] = []
     for number, tool in enumerate(tools, 1):
         try:
             found.append(_TOOL.validate_python(tool))
         except ValidationError as error:
             told = f"tool {number} of the chat: {_what_is_wrong(error)}"
-            raise InputError(Problem(told, help=_EACH_A_TOOL)) from None
+            raise InputError(told, help=_EACH_A_TOOL) from None
     return found
 
 
@@ -259,7 +259,7 @@ def _find_sources(folder: Path) -> dict[str, _Source]:
         file = read_json(path)
         stated = file.data.get("chat_template")
         if not isinstance(stated, str):
-            raise WeightsError(Problem("`chat_template` must be a string", file.place()))
+            raise WeightsError("`chat_template` must be a string", file.place())
         return {_DEFAULT: _Source(path, stated)}
     path = folder / TOKENIZER_CONFIG
     try:
@@ -267,13 +267,13 @@ def _find_sources(folder: Path) -> dict[str, _Source]:
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         message = f"this cannot be read for the chat template: {details['msg']}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
+        raise WeightsError(message, Place(str(path))) from None
     named = [_Named(name=_DEFAULT, template=found)] if isinstance(found, str) else found or []
     sources = {one.name: _Source(path, one.template) for one in named}
     if _DEFAULT not in sources:
         message = f"the model has no chat template: its folder {quoted(folder)} has no "
         message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
-        raise InputError(Problem(message, help="a text without a chat is continued as it is"))
+        raise InputError(message, help="a text without a chat is continued as it is")
     return sources
 
 
@@ -283,7 +283,7 @@ def _read_source(path: Path) -> _Source:
         check_ends(path)
         return _Source(path, path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
+        raise WeightsError(f"this cannot be read: {error}", Place(str(path))) from None
 
 
 class _Generation(jinja2.ext.Extension):

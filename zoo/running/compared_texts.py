@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.prompts import check_length, read_ids
 from zoo.machine.devices import input_device
 from zoo.running.batches import outputs_of
@@ -43,11 +43,9 @@ def ids_to_compare(text: Text, written: str, *, spec: ModelSpec, what: str) -> l
         return ids
     if text.pad_id is None:
         raise InputError(
-            Problem(
-                f"the model reads texts that are padded to {reading.longest} tokens, and its "
-                "tokenizer_config.json states no `pad_token`",
-                help=f"state it there, or write a {what} as {reading.longest} ids",
-            )
+            f"the model reads texts that are padded to {reading.longest} tokens, and its "
+            "tokenizer_config.json states no `pad_token`",
+            help=f"state it there, or write a {what} as {reading.longest} ids",
         )
     return ids + [text.pad_id] * missing
 

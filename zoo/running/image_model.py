@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, placing
+from zoo.errors import InputError, Place, placing
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Given
@@ -198,10 +198,8 @@ class ImageModel(FolderModel):
         spec = self.transformer.spec
         if spec.model.comparison is None:
             raise InputError(
-                Problem(
-                    f"{spec.name} compares images with no texts, so there can be no labels",
-                    help="labels are for models with an encoder of texts too, such as CLIP",
-                )
+                f"{spec.name} compares images with no texts, so there can be no labels",
+                help="labels are for models with an encoder of texts too, such as CLIP",
             )
         stated = isinstance(labels, list | tuple) and all(isinstance(one, str) for one in labels)
         if not stated or not labels:
@@ -224,8 +222,8 @@ def _image_shape(spec: ModelSpec) -> tuple[int, int, int]:
     shapes = list(spec.model.images.values())
     if not shapes:
         hint = "`zoo.TextModel` takes texts"
-        raise InputError(Problem(f"{spec.name} takes no images", help=hint))
+        raise InputError(f"{spec.name} takes no images", help=hint)
     if len(shapes) > 1:
         hint = "in Python, `zoo.load` returns the model, to be called with its own inputs"
-        raise InputError(Problem(f"{spec.name} takes several images at once", help=hint))
+        raise InputError(f"{spec.name} takes several images at once", help=hint)
     return shapes[0]

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import InputError, Problem, WeightsError
+from zoo.errors import InputError, WeightsError
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import Parts, parts_of, pixels_of
 from zoo.images.settings import TYPE, ImageSettings, PublishedSettings, read_image_settings
@@ -94,28 +94,26 @@ class ImageReader:
                 f"images become RGB, and {name} takes images of {counted(channels, 'channel')}"
             )
             hint = "in Python, `zoo.load` returns the model, to be called with its own images"
-            raise WeightsError(Problem(message, published.file.place(), hint))
+            raise WeightsError(message, published.file.place(), hint)
         made = settings.output_size
         if made is not None and list(made) != size:
             raise WeightsError(
-                Problem(
-                    f"by these settings images become {made[0]} x {made[1]} pixels, and {name} "
-                    f"takes {size[0]} x {size[1]}",
-                    published.file.place(key),
-                    help="where `transformers` stretches the positions of a model to other images, "
-                    "as those of DINOv2, the zoo does not: state the size that the model takes",
-                )
+                f"by these settings images become {made[0]} x {made[1]} pixels, and {name} "
+                f"takes {size[0]} x {size[1]}",
+                published.file.place(key),
+                help="where `transformers` stretches the positions of a model to other images, "
+                "as those of DINOv2, the zoo does not: state the size that the model takes",
             )
 
     def _check_any_size(self, published: PublishedSettings) -> None:
         settings, name = published.settings, self.spec.name
         if self.any_size is None:
             message = f"by these settings images become of any size, and {name} takes those of one"
-            raise WeightsError(Problem(message, published.file.place()))
+            raise WeightsError(message, published.file.place())
         if settings.unit is None:
             message = f"by these settings images become of one size, and {name} takes those of any"
             hint = "state an image processor of such images, such as `Qwen2VLImageProcessor`"
-            raise WeightsError(Problem(message, published.file.place(TYPE), hint))
+            raise WeightsError(message, published.file.place(TYPE), hint)
         if settings.merge_size is None:
             return
         for key, wanted in (
@@ -125,7 +123,7 @@ class ImageReader:
         ):
             if (found := getattr(settings, key)) != wanted:
                 message = f"by these settings `{key}` is {found}, and that of {name} is {wanted}"
-                raise WeightsError(Problem(message, published.file.place(key)))
+                raise WeightsError(message, published.file.place(key))
 
     def _check_result(self, image: Image) -> None:
         _, *wanted = self.shape
@@ -135,18 +133,14 @@ class ImageReader:
         if (unit := self.settings.unit) is not None:
             if made[0] % unit or made[1] % unit:
                 raise InputError(
-                    Problem(
-                        f"the image has {made[0]} x {made[1]} pixels, and the sides of those that "
-                        f"the model takes are multiples of {unit}",
-                        help="the settings of images resize none: give it images of such sides",
-                    )
+                    f"the image has {made[0]} x {made[1]} pixels, and the sides of those that "
+                    f"the model takes are multiples of {unit}",
+                    help="the settings of images resize none: give it images of such sides",
                 )
             return
         if list(made) != wanted:
             raise InputError(
-                Problem(
-                    f"the image becomes {made[0]} x {made[1]} pixels, and the model takes "
-                    f"{wanted[0]} x {wanted[1]}",
-                    help="the settings of images crop none: give it images of this shape",
-                )
+                f"the image becomes {made[0]} x {made[1]} pixels, and the model takes "
+                f"{wanted[0]} x {wanted[1]}",
+                help="the settings of images crop none: give it images of this shape",
             )

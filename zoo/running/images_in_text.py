@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
 from zoo.images.pixels import Parts
 from zoo.json_files import read_json, read_json_if_there
@@ -147,7 +147,7 @@ class ImagesInText:
                     f"how the processor {quoted(stated)} writes images into a text is not known"
                 )
                 hint = did_you_mean(str(stated), by_name) or allowed(by_name)
-                raise WeightsError(Problem(message, file.place(_CLASS), hint))
+                raise WeightsError(message, file.place(_CLASS), hint)
         type_ = None if self.config is None else json.loads(self.config).get("model_type")
         return of_types.get(type_, Writing()) if isinstance(type_, str) else Writing()
 
@@ -191,7 +191,7 @@ class ImagesInText:
             if self.text.id_of(token := self._tokens[name]) is None:
                 message = f"the tokenizer has no token `{token}`, which ends rows of an image"
                 hint = f"state the token that does as `{name}` in {PROCESSOR_SETTINGS}"
-                raise WeightsError(Problem(message, Place(str(self.folder)), hint))
+                raise WeightsError(message, Place(str(self.folder)), hint)
 
     def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
         return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
@@ -200,11 +200,9 @@ class ImagesInText:
         """Raise InputError unless there is a place for each image."""
         if n_places != n_images:
             raise InputError(
-                Problem(
-                    f"the text has {counted(n_places, 'place')} for an image, `{place}`, and "
-                    f"{counted(n_images, 'image')} given",
-                    help=f"write `{place}` once in the text for each image, where it stands",
-                )
+                f"the text has {counted(n_places, 'place')} for an image, `{place}`, and "
+                f"{counted(n_images, 'image')} given",
+                help=f"write `{place}` once in the text for each image, where it stands",
             )
 
     def _other_places(self, n_places: int, wanted: str) -> InputError:
@@ -217,9 +215,7 @@ class ImagesInText:
             place = self._filled(self._writing.place)
             hint = f"write `{place}` where an image stands, and nothing else that is read as one"
         return InputError(
-            Problem(
-                f"the ids of the text have {counted(n_places, 'place')} for images, "
-                f"`{self._token}`, and these have {wanted}",
-                help=hint,
-            )
+            f"the ids of the text have {counted(n_places, 'place')} for images, "
+            f"`{self._token}`, and these have {wanted}",
+            help=hint,
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.running.settings import Settings
 from zoo.running.tokenized import Mark, Tokenized
 from zoo.running.tokenizer_config import read_special_tokens
@@ -69,5 +69,5 @@ def _id_of(language: str, known: dict[str, int]) -> int:
     if language not in known:
         hint = "the languages are special tokens of the tokenizer, such as `eng_Latn` or `de_DE`"
         hint = did_you_mean(language, known, hint) if known else "it has no such tokens"
-        raise InputError(Problem(f"the tokenizer has no language {quoted(language)}", help=hint))
+        raise InputError(f"the tokenizer has no language {quoted(language)}", help=hint)
     return known[language]

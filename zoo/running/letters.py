@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.of_model import ADDED_TOKENS, TOKENIZER_CONFIG, VOCABULARY
 from zoo.json_files import read_json, read_json_if_there
 from zoo.purpose import Transcription
@@ -78,7 +78,7 @@ def read_letters(folder: Path, how: Transcription) -> Letters | None:
     if tokens.get(how.blank, pad) != pad and pad in tokens.values():
         message = f"the token {how.blank}, which stands for none by the model's spec, is "
         message += f"{quoted(tokens[how.blank])}, and not {quoted(pad)}, the padding"
-        raise WeightsError(Problem(message, Place(str(path))))
+        raise WeightsError(message, Place(str(path)))
     return Letters(
         tokens,
         delimiter=special.get("word_delimiter_token", DELIMITER),
@@ -95,5 +95,5 @@ def token_ids(path: Path) -> dict[str, int]:
     if wrong := [token for token, id_ in file.data.items() if type(id_) is not int]:
         message = f"{quoted(wrong[0])} has no number as its id: a vocabulary is a table of tokens "
         message += "and their ids"
-        raise WeightsError(Problem(message, file.place(wrong[0])))
+        raise WeightsError(message, file.place(wrong[0]))
     return dict(file.data)

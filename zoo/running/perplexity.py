@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.evaluating import evaluating
 from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import read_ids
@@ -169,7 +169,7 @@ def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
     begin = max(own[0], 1) if own else 0
     if not own or begin > own[-1]:
         raise InputError(
-            Problem("the text is too short", help="one token at least is predicted from another")
+            "the text is too short", help="one token at least is predicted from another"
         )
     # A character that the first token only begins is predicted.
     skipped = min(encoding.offsets[0][1], encoding.offsets[1][0]) if own[0] == 0 else 0

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.of_model import (
     LIST_OF_MODULES,
     MODULES,
@@ -70,13 +70,13 @@ def default_prompt(folder: Path) -> str:
         return ""
     if name not in stated.prompts:
         message = f"`default_prompt_name` is {quoted(name)}, which is none of its `prompts`"
-        raise WeightsError(Problem(message, Place(str(path))))
+        raise WeightsError(message, Place(str(path)))
     prompt = stated.prompts[name]
     for pooling in find_files(folder, MODULES[1:]):
         config = read_json(folder / pooling)
         if prompt and config.data.get("include_prompt", True) is False:
             message = "`include_prompt` is false, which is not supported"
-            raise WeightsError(Problem(message, config.place("include_prompt")))
+            raise WeightsError(message, config.place("include_prompt"))
     return prompt
 
 
@@ -91,4 +91,4 @@ def _read(path: Path, kind: type[_Model]) -> _Model:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         message = f"`{first['loc'][0]}` {value_message(first)}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
+        raise WeightsError(message, Place(str(path))) from None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.files.of_model import PIECES, TOKENIZER, VOCABULARY
 from zoo.running.letters import UNKNOWN, token_ids
 from zoo.running.text import Tokens
@@ -54,7 +54,7 @@ class Pieces:
         known = {token.removeprefix("<lang:")[:-1]: id_ for token, id_ in self._languages.items()}
         if language not in known:
             hint = did_you_mean(language, known) if known else "it writes one language"
-            raise InputError(Problem(f"the model has no language {quoted(language)}", help=hint))
+            raise InputError(f"the model has no language {quoted(language)}", help=hint)
         return known[language]
 
     @property

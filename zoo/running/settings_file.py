@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.endless import check_ends
 from zoo.files.of_model import SETTINGS
 
@@ -40,9 +40,7 @@ def read_values(folder: Path, config: str | None) -> tuple[Any, Path]:
 
 def unreadable(reason: object, path: Path) -> WeightsError:
     """The error for settings that cannot be read."""
-    return WeightsError(
-        Problem(f"the settings of generation cannot be read: {reason}", Place(str(path)))
-    )
+    return WeightsError(f"the settings of generation cannot be read: {reason}", Place(str(path)))
 
 
 def _with_decoder(config: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError, Place, Problem
+from zoo.errors import InputError, Place
 from zoo.generation import Beam, Greedy, Sampling
 from zoo.generation.evaluating import evaluating
 from zoo.generation.outputs import check_numbers
@@ -83,7 +83,7 @@ class SoundModel(FolderModel):
         spec, folder = opened.spec, opened.folder
         if not spec.model.hears:
             others = "ImageModel` takes images" if spec.model.images else "TextModel` takes texts"
-            raise InputError(Problem(f"{spec.name} takes no sounds", help=f"`zoo.{others}"))
+            raise InputError(f"{spec.name} takes no sounds", help=f"`zoo.{others}")
         sound_settings = read_sound_settings(folder, spec.model.spectrogram_shape)
         how, settings = spec.model.transcription, SpeechSettings()
         letters = None if how is None else read_letters(folder, how)
@@ -254,11 +254,9 @@ class SoundModel(FolderModel):
         longest, _ = self.transformer.spec.model.spectrogram_shape or (None, None)
         if longest is not None and given.shape[1] > longest:
             raise InputError(
-                Problem(
-                    f"the sound has {given.shape[1]:,} frames, and the model has positions for "
-                    f"{longest:,}",
-                    help="cut it: `ffmpeg -i IN -f segment -segment_time SECONDS OUT%03d.wav`",
-                )
+                f"the sound has {given.shape[1]:,} frames, and the model has positions for "
+                f"{longest:,}",
+                help="cut it: `ffmpeg -i IN -f segment -segment_time SECONDS OUT%03d.wav`",
             )
         return Heard(windows, given, read.rate)
 

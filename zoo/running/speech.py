@@ -12,7 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.errors import InputError, Place, WeightsError
 from zoo.generation.methods import Id
 from zoo.running.settings import Settings
 from zoo.wording import did_you_mean, quoted
@@ -68,12 +68,10 @@ class SpeechSettings(Settings):
             ) from None
         if None in begin and not self.languages:
             raise WeightsError(
-                Problem(
-                    "`forced_decoder_ids` asks for the language of a sound, and there is no "
-                    "`lang_to_id`, the ids of the languages",
-                    Place(self.read_from),
-                    "take the generation_config.json of the model that this one was trained from",
-                )
+                "`forced_decoder_ids` asks for the language of a sound, and there is no "
+                "`lang_to_id`, the ids of the languages",
+                Place(self.read_from),
+                "take the generation_config.json of the model that this one was trained from",
             )
 
     def begin(self, *, timestamps: bool = False) -> list[int | None]:
@@ -122,11 +120,9 @@ class SpeechSettings(Settings):
         spoken = None if self.language is None else self._language_id(self.language)
         if target not in (spoken, self.languages.get(ENGLISH)):
             raise InputError(
-                Problem(
-                    f"a sound is written down in the language that is spoken, or translated into "
-                    f"English, and not into {quoted(language)}",
-                    help="if that is spoken, state it as the language of the source",
-                )
+                f"a sound is written down in the language that is spoken, or translated into "
+                f"English, and not into {quoted(language)}",
+                help="if that is spoken, state it as the language of the source",
             )
         task = TRANSCRIBE if target == spoken else TRANSLATE
         self._task_id(task)
@@ -142,14 +138,14 @@ class SpeechSettings(Settings):
             hint = "its generation_config.json states no languages (`lang_to_id`)"
             if known:
                 hint = did_you_mean(name, [*known, *_names_of(known)])
-            raise InputError(Problem(f"the model has no language {quoted(language)}", help=hint))
+            raise InputError(f"the model has no language {quoted(language)}", help=hint)
         return known[code]
 
     def _task_id(self, task: str) -> int:
         known = self.task_to_id or {}
         if task not in known:
             hint = did_you_mean(task, known) if known else None
-            raise InputError(Problem(f"the model has no task {quoted(task)}", help=hint))
+            raise InputError(f"the model has no task {quoted(task)}", help=hint)
         return known[task]
 
     def _forced(self) -> list[int | None]:

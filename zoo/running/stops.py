@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.files.of_model import TOKENIZER
 from zoo.running.text import PARTIAL, Detokenizer
 from zoo.running.tokenizer_file import check_text
@@ -42,10 +42,8 @@ class Stops:
             return None
         if text.writes_ids:
             raise InputError(
-                Problem(
-                    f"the model's folder holds no {TOKENIZER}, so there is no text to `stop` at",
-                    help="`--eos` takes an id, and in Python the `stop` of `zoo.generate` several",
-                )
+                f"the model's folder holds no {TOKENIZER}, so there is no text to `stop` at",
+                help="`--eos` takes an id, and in Python the `stop` of `zoo.generate` several",
             )
         special = text.special_tokens()
         for one in stop:
@@ -55,11 +53,9 @@ class Stops:
             within = [token for token in special if token in one and token != one]
             if within:
                 raise InputError(
-                    Problem(
-                        f"`stop` {one!r:.80} has the special token {within[0]!r:.80} within, which "
-                        "is not shown in a text",
-                        help="state the special token alone",
-                    )
+                    f"`stop` {one!r:.80} has the special token {within[0]!r:.80} within, which "
+                    "is not shown in a text",
+                    help="state the special token alone",
                 )
         texts = tuple(one for one in stop if one not in special)
         return cls(text, texts, frozenset(special[one] for one in stop if one in special))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.files.of_model import TOKENIZER
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Numbers:
                 "before another import"
             )
         message = f"the model's folder holds no {TOKENIZER}, so text is written as ids"
-        return InputError(Problem(message, help=hint))
+        return InputError(message, help=hint)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """[5, 9, 33] to `5 9 33`."""

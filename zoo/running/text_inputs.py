@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard, cast
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.prompts import check_length, read_ids
 from zoo.purpose import Reading
 from zoo.running.asked import Asked
@@ -54,10 +54,8 @@ class TextInputs:
         self._check_ids(found.ids)
         if self.spec.model.task == "fill_mask" and self.asked.mask_id not in found.ids:
             raise InputError(
-                Problem(
-                    "the text holds no masked token",
-                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
-                )
+                "the text holds no masked token",
+                help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
             )
         return found
 
@@ -76,10 +74,8 @@ class TextInputs:
             return self._pair(prompt)
         if self.spec.model.task == "answer":
             raise InputError(
-                Problem(
-                    f"{self.spec.name} takes pairs of a question and a text",
-                    help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
-                )
+                f"{self.spec.name} takes pairs of a question and a text",
+                help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
             )
         if self.images is not None and isinstance(prompt, str | list | tuple):
             return self.images.row(cast("str | Chat", prompt), images, tools)
@@ -124,12 +120,10 @@ class TextInputs:
         name, settings, vocab = self.spec.name, self.settings, self._reading.vocab
         if settings.decoder_start_token_id is None:
             raise InputError(
-                Problem(
-                    f"{name} reads a text a second time, as a target, and no file says with which "
-                    "id this begins",
-                    help="state `decoder_start_token_id` in a generation_config.json beside the "
-                    "weights",
-                )
+                f"{name} reads a text a second time, as a target, and no file says with which "
+                "id this begins",
+                help="state `decoder_start_token_id` in a generation_config.json beside the "
+                "weights",
             )
         settings.check(["decoder_start_token_id"], vocab)
         ends = settings.ends_within(vocab)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, placing
+from zoo.errors import InputError, Place, placing
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.inputs import Given
 from zoo.loading import OpenModel
@@ -226,10 +226,8 @@ class TextModel(FolderModel):
         """The result of `stream`. Raises as it does."""
         if self.transformer.spec.model.generation is None:
             raise InputError(
-                Problem(
-                    f"{self.transformer.spec.name} does not generate",
-                    help=f"its task is {self.task}: `run` returns its outputs",
-                )
+                f"{self.transformer.spec.name} does not generate",
+                help=f"its task is {self.task}: `run` returns its outputs",
             )
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
         row = self._inputs(asked).read(text, *self._images_of(1, asked))
@@ -384,6 +382,4 @@ def _not_called_with_ids(spec: ModelSpec) -> InputError:
         hint += "to be called with its own inputs"
     else:
         hint += "and `zoo.generate` takes it with its own inputs"
-    return InputError(
-        Problem(f"text becomes ids, and {spec.name} is not called with ids alone", help=hint)
-    )
+    return InputError(f"text becomes ids, and {spec.name} is not called with ids alone", help=hint)

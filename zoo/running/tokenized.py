@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PIECES, SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.sentence_texts import (
     CutWarning,
@@ -179,7 +179,7 @@ class Tokenized:
 
     def _cannot_decode(self, error: BaseException) -> WeightsError:
         return WeightsError(
-            Problem(f"its tokenizer cannot make a text of ids: {error}", Place(str(self.folder)))
+            f"its tokenizer cannot make a text of ids: {error}", Place(str(self.folder))
         )
 
     def mask_id(self) -> int | None:

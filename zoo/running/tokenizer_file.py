@@ -61,7 +61,7 @@ def cut_after(tokenizer: Tokenizer, n_tokens: int, place: Place) -> None:
     special = tokenizer.num_special_tokens_to_add(is_pair=False)
     if n_tokens <= special:
         message = f"{counted(n_tokens, 'token')} would be those that are put around a text alone"
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     tokenizer.enable_truncation(min(n_tokens, sys.maxsize))
 
 
@@ -125,7 +125,7 @@ def check_text(text: object) -> None:
             "it has half a character, as of a text in another encoding: `iconv -t utf-8` converts "
             "one; the locale says how a command reads its arguments"
         )
-        raise InputError(Problem(message, help=hint)) from None
+        raise InputError(message, help=hint) from None
 
 
 _AT_ONCE = 1000
@@ -183,4 +183,4 @@ def types_of(encoding: Any, token_types: int) -> list[int] | None:
 
 
 def _no_tokenizer(error: BaseException, path: Path) -> WeightsError:
-    return WeightsError(Problem(f"this is not a tokenizer: {error}", Place(str(path))))
+    return WeightsError(f"this is not a tokenizer: {error}", Place(str(path)))

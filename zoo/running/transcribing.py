@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation import Beam, Sampling
 from zoo.generation.decoding import Decoding, Memory, encode
 from zoo.generation.evaluating import evaluating
@@ -92,11 +92,9 @@ def times_of(spec: ModelSpec, settings: SpeechSettings, sound_settings: SoundSet
             rate = sound_settings.sampling_rate / sound_settings.hop_length
             return Times(before + 1, n_window, n_window // n_times, rate)
     raise InputError(
-        Problem(
-            f"{spec.name} writes no times",
-            help="a model such as Whisper does, whose generation_config.json states "
-            "`no_timestamps_token_id`",
-        )
+        f"{spec.name} writes no times",
+        help="a model such as Whisper does, whose generation_config.json states "
+        "`no_timestamps_token_id`",
     )
 
 

@@ -72,7 +72,7 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
         or not isinstance(kept["recipe"], dict)
     ):
         message = f"{name} another version of the zoo, and cannot be continued"
-        raise TrainingError(Problem(message, help="begin anew with another `-o`"))
+        raise TrainingError(message, help="begin anew with another `-o`")
     was, states = kept["recipe"], now["recipe"]
     same_data = kept["data"] == now["data"]
     changed = {

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import InputError, Problem, TrainingError
+from zoo.errors import InputError, TrainingError
 from zoo.json_files import strict_json
 from zoo.running.chat import ChatTemplate, Tools, read_messages, read_tools
 from zoo.training.tokens import Tokens
@@ -63,9 +63,7 @@ class Chats:
         """
         if not isinstance(chat, list | tuple) or not all(isinstance(one, Mapping) for one in chat):
             hint = 'such as `[{"role": "user", "content": "Hello!"}, ...]`'
-            raise TrainingError(
-                Problem(f"the field {quoted(name)} is no list of messages", help=hint)
-            )
+            raise TrainingError(f"the field {quoted(name)} is no list of messages", help=hint)
         try:
             messages = read_messages(chat)
             answers = [
@@ -83,7 +81,7 @@ class Chats:
     ) -> list[Turns]:
         if not answers:
             hint = 'its answers are the messages of the role "assistant"'
-            raise TrainingError(Problem("the chat has no answer that could be learned", help=hint))
+            raise TrainingError("the chat has no answer that could be learned", help=hint)
         found: list[Turns] = []
         text = ""  # what the last one of them has so far
         for number in answers:
@@ -106,12 +104,12 @@ class Chats:
         if not text.startswith(prompt):
             message = f"{where} does not write message {len(messages)} behind the prompt for it"
             hint = f"the prompt ends with {quoted(prompt[-40:])}: an answer has to go on from there"
-            raise TrainingError(Problem(message, help=hint))
+            raise TrainingError(message, help=hint)
         answer, end, _ = text.removeprefix(prompt).partition(self.tokens.end)
         if not end:
             message = f"{where} does not end message {len(messages)} with {quoted(self.tokens.end)}"
             hint = "state in `[tokenizer]` which special token ends an answer, as `eos`"
-            raise TrainingError(Problem(message, help=hint))
+            raise TrainingError(message, help=hint)
         return answer + end
 
 

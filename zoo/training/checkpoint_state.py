@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.wording import quoted
 
 STATE = "state.json"
@@ -84,4 +84,4 @@ def read_state(path: Path) -> dict[str, Any]:
             return state
         reason = f"its {STATE} is of step {step:,}"
     message = f"the checkpoint {quoted(path)} cannot be read: {reason}"
-    raise TrainingError(Problem(message, help=UNREADABLE))
+    raise TrainingError(message, help=UNREADABLE)

@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.files.atomic import sync, sync_tree
 from zoo.training.checkpoint_state import (
     STATE,
@@ -111,7 +111,7 @@ def _remove(old: Path) -> None:
     except OSError as error:
         message = f"the old checkpoint {quoted(old)} cannot be removed: {error.strerror}"
         hint = "the new one is complete; `--resume` goes on from it"
-        raise TrainingError(Problem(message, help=hint)) from None
+        raise TrainingError(message, help=hint) from None
 
 
 def read_checkpoint(path: Path, learner: Learner) -> None:
@@ -222,7 +222,7 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
             if any(getattr(cause, "errno", None) in _DISTURBED for cause in causes):
                 help = f"another run may be writing there, and one is to be ended; {help}"
         reasons = "; ".join(dict.fromkeys(map(_reason, causes)))
-        raise TrainingError(Problem(f"{message}: {reasons}", help=help)) from None
+        raise TrainingError(f"{message}: {reasons}", help=help) from None
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -142,7 +142,7 @@ def _examples(lines: Iterable[Line], path: Path, *, as_written: bool = False) ->
             problems.append(Problem(f"{lines_have} {what}", Place(str(path))))
         raise TrainingError(problems)
     if all(example.is_blank for example in examples):
-        raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
+        raise TrainingError("there is nothing to learn from: no lines", Place(str(path)))
     return examples
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 
 OF_TRAIN = ("accelerate", "matplotlib", "sacrebleu")
 """The packages of the extra `train`."""
@@ -36,4 +36,4 @@ def imported(name: str, *, extra: str = "train") -> Any:
 
 def _missing(name: str, extra: str) -> TrainingError:
     message = f"this needs the package `{name}`, which is not installed"
-    return TrainingError(Problem(message, help=f"pip install 'zoo[{extra}]'"))
+    return TrainingError(message, help=f"pip install 'zoo[{extra}]'")

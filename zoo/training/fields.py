@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Problem, TrainingError, placing
+from zoo.errors import TrainingError, placing
 from zoo.training.data_tables import Datasets, Rows, two_of
 from zoo.training.line import Line, Where
 from zoo.training.split import Words
@@ -32,7 +32,7 @@ def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None)
     if isinstance(found, Mapping):
         message = f"the field {quoted(name)} is not one text or label, but several values"
         fields = ", ".join(quoted(f"{name}.{key}") for key in found)
-        raise TrainingError(Problem(message, help=f"name one of them: {fields}"))
+        raise TrainingError(message, help=f"name one of them: {fields}")
     if not isinstance(found, list | tuple):
         return _text(found, name, names)
     for number, one in enumerate(found, 1):
@@ -49,7 +49,7 @@ def _found(row: Mapping[str, Any], name: str) -> Any:
         return nested(row, name)
     except (KeyError, TypeError):
         hint = did_you_mean(name, row, f"it has: {', '.join(row) or 'none'}")
-        raise TrainingError(Problem(f"there is no field {quoted(name)}", help=hint)) from None
+        raise TrainingError(f"there is no field {quoted(name)}", help=hint) from None
 
 
 def nested(row: Mapping[str, Any], name: str) -> Any:

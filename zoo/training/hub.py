@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import imported
 from zoo.training.fields import lines_of_row, nested
@@ -58,7 +58,7 @@ def _load(data: Datasets, folder: Path, split: str) -> Any:
     elif path in vars(imported("datasets.packaged_modules")).get("_PACKAGED_DATASETS_MODULES", ()):
         message = f"there is no folder and no file {quoted(local)}"
         hint = f"{quoted(path)} is a reader of `datasets`: name the files that it is to read"
-        raise TrainingError(Problem(message, help=hint))
+        raise TrainingError(message, help=hint)
     try:
         return datasets.load_dataset(path, revision=data.revision, split=split, **more)
     except Exception as error:  # the package has no base class for users' mistakes
@@ -74,7 +74,7 @@ def _format_of(path: Path) -> str:
     if found is None:
         hint = f"its name ends in {', '.join(_FORMATS)}; or name the folder that it is in"
         message = f"it is unknown what {quoted(path)} is a file of"
-        raise TrainingError(Problem(message, help=hint))
+        raise TrainingError(message, help=hint)
     return found
 
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, TrainingError
+from zoo.errors import Place, TrainingError
 from zoo.files.endless import check_ends
 from zoo.json_files import strict_json
 from zoo.training.data_tables import Data, Datasets, Jsonl, Parallel, Text, Tsv, two_of
@@ -81,9 +81,9 @@ def _jsonl(path: Path, data: Jsonl, chats: Chats | None) -> Iterator[Line]:
         except (ValueError, RecursionError) as error:
             told, column = getattr(error, "msg", error), getattr(error, "colno", 1)
             hint = None if line.text.rstrip().endswith("}") else _EACH_A_TABLE
-            raise TrainingError(Problem(f"no JSON: {told}", line.place(column), hint)) from None
+            raise TrainingError(f"no JSON: {told}", line.place(column), hint) from None
         if not isinstance(row, dict):
-            raise TrainingError(Problem("this is JSON, but no table", line.place(), _EACH_A_TABLE))
+            raise TrainingError("this is JSON, but no table", line.place(), _EACH_A_TABLE)
         yield from lines_of_row(row, data, line, chats)
 
 
@@ -116,11 +116,9 @@ def _parallel(source: Path, target: Path) -> Iterator[Line]:
         elif left := one or other:
             ended = target if other is None else source
             raise TrainingError(
-                Problem(
-                    f"this line has no other in {quoted(ended)}, which ends before it",
-                    left.place(),
-                    help="line by line, the two files are translations of each other",
-                )
+                f"this line has no other in {quoted(ended)}, which ends before it",
+                left.place(),
+                help="line by line, the two files are translations of each other",
             )
 
 
@@ -137,18 +135,16 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TrainingError(
-            Problem(
-                f"the data file {quoted(path)} cannot be read: {reason}",
-                help="its name is relative to the recipe's folder, or to --data",
-            )
+            f"the data file {quoted(path)} cannot be read: {reason}",
+            help="its name is relative to the recipe's folder, or to --data",
         ) from None
     if path.suffix == ".gz":
         raw = _unpacked(raw, path)
     elif raw.startswith(_GZIP):
         hint = "give it a name that ends in `.gz`"
-        raise TrainingError(Problem("the file is packed by gzip", Place(str(path)), hint))
+        raise TrainingError("the file is packed by gzip", Place(str(path)), hint)
     if not raw.strip():
-        raise TrainingError(Problem("the file is empty", Place(str(path))))
+        raise TrainingError("the file is empty", Place(str(path)))
     return raw
 
 
@@ -161,7 +157,7 @@ def _unpacked(raw: bytes, path: Path) -> bytes:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         message = f"gzip cannot unpack the file: {error}"
-        raise TrainingError(Problem(message, Place(str(path)))) from None
+        raise TrainingError(message, Place(str(path))) from None
 
 
 def _lines_in(raw: bytes, path: Path) -> Iterator[Where]:
@@ -177,5 +173,5 @@ def _lines_in(raw: bytes, path: Path) -> Iterator[Where]:
             shown = line.decode("utf-8", "replace")
             place = Place(str(path), number, column, shown)
             message = f"not UTF-8: the byte 0x{line[error.start]:02x}"
-            raise TrainingError(Problem(message, place, "save the file as UTF-8")) from None
+            raise TrainingError(message, place, "save the file as UTF-8") from None
         yield Where(path, number, text)

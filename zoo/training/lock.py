@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.files.of_training import LOCK
 from zoo.training.processes import in_first_process
 from zoo.wording import quoted
@@ -49,7 +49,7 @@ def _locked(folder: Path) -> Generator[None]:
             undone.callback(os.close, _descriptor_of(lock))
         except BlockingIOError:
             hint = "wait until it has ended, or end it; `-o` names another folder"
-            raise ZooError(Problem(f"another run trains in {quoted(folder)}", help=hint)) from None
+            raise ZooError(f"another run trains in {quoted(folder)}", help=hint) from None
         except OSError as error:
             file = next((one for one in folder.parents if one.is_file()), None)
             why = error.strerror if file is None else f"a file has the name of {quoted(file)}"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zoo.distribution import Uniform
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.fill import fill
 from zoo.linear import Linear
 from zoo.training.tables import Lora
@@ -68,10 +68,10 @@ def add_updates(model: Transformer, names: Collection[str], lora: Lora, *, seed:
                 "leave it out of `weights` in `[lora]`; in a plugin of your own, a "
                 "`zoo.linear.Linear` can be adapted"
             )
-            raise TrainingError(Problem(message, help=hint))
+            raise TrainingError(message, help=hint)
         if type(module) is not Linear or own != "weight" or len(holders[id(weight)]) > 1:
             message = f"`{name}` cannot be adapted: it is not the weight of one linear map alone"
-            raise TrainingError(Problem(message, help="leave it out of `weights` in `[lora]`"))
+            raise TrainingError(message, help="leave it out of `weights` in `[lora]`")
         n_out, n_in = weight.shape
         a, b = weight.new_empty(lora.rank, n_in), weight.new_zeros(n_out, lora.rank)
         fill({factors_of(name)[0]: (a, Uniform(1 / math.sqrt(n_in)))}, seed=seed)

@@ -55,7 +55,7 @@ def make_accelerator() -> Any:
                 "`shard = true` in `[training]` divides it; launch it with `torchrun`, or with "
                 "another configuration: `accelerate launch --config_file FILE`"
             )
-            raise TrainingError(Problem(message, help=hint))
+            raise TrainingError(message, help=hint)
     whole = imported("accelerate.utils").GradientAccumulationPlugin(num_steps=1)
     return imported("accelerate").Accelerator(
         cpu=not torch.accelerator.is_available(),

@@ -95,7 +95,7 @@ class Recipe:
 
     def error(self, message: str, *path: str | int, help: str | None = None) -> TrainingError:
         """The error for the value of a key, which does not fit the model, the data or the run."""
-        return TrainingError(Problem(message, self.place(*path), help))
+        return TrainingError(message, self.place(*path), help)
 
     def values(self) -> dict[str, Any]:
         """All values by their key paths, such as `optimizer.lr`, with defaults."""
@@ -162,7 +162,7 @@ def recipe_of(document: Document) -> Recipe:
         if key in document.data:
             hint = "a recipe names it as its `model`; `zoo build` makes it without training"
             message = "this is the spec of a model, and no recipe"
-            raise SpecError(Problem(message, document.place((key,)), hint))
+            raise SpecError(message, document.place((key,)), hint)
     reader = _Reader(document)
     tables = {
         **{name: reader.of_kind(name, kinds) for name, kinds in KINDS.items()},

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import InputError, Problem, TrainingError, placed, placing
+from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
 from zoo.training.data import read_data, read_part
 from zoo.training.data_tables import messages_of
@@ -94,7 +94,7 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
             message = "no file beside the model says with which token a text begins"
             token = json.dumps(tokens.end, ensure_ascii=False)
             hint = f"state one in `[tokenizer]`, as `bos = {token}`"
-            raise TrainingError(Problem(message, recipe.document.place(("tokenizer",)), hint))
+            raise TrainingError(message, recipe.document.place(("tokenizer",)), hint)
         return
     with placing(recipe.document.place(("tokenizer",))):
         if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):

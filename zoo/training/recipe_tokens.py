@@ -7,7 +7,7 @@ from typing import Any
 
 import tokenizers
 
-from zoo.errors import Problem, TrainingError, placing
+from zoo.errors import TrainingError, placing
 from zoo.files.of_model import TOKENIZER
 from zoo.running.tokenizer_file import MASKS
 from zoo.training.sides import Reader, Sides
@@ -59,22 +59,18 @@ def known_tokens(start: Start) -> AnyTokens | None:
             case OfModel():
                 if saved is None:
                     raise TrainingError(
-                        Problem(
-                            "the recipe wants the tokenizer of the model that training starts "
-                            "from, and starts from a spec",
-                            help='name a saved model, or a tokenizer: `kind = "bpe"`',
-                        )
+                        "the recipe wants the tokenizer of the model that training starts "
+                        "from, and starts from a spec",
+                        help='name a saved model, or a tokenizer: `kind = "bpe"`',
                     )
                 return read_tokens(saved.folder, table, start.sides, saved.published)
             case Bpe():
                 if saved is not None and (saved.folder / TOKENIZER).is_file():
                     raise TrainingError(
-                        Problem(
-                            "the model that training starts from has a tokenizer, and this would "
-                            "learn another one, with other ids than its weights know",
-                            help='`kind = "of_model"` takes the tokenizer of the model; '
-                            '`kind = "files"` names another one, if that is meant',
-                        )
+                        "the model that training starts from has a tokenizer, and this would "
+                        "learn another one, with other ids than its weights know",
+                        help='`kind = "of_model"` takes the tokenizer of the model; '
+                        '`kind = "files"` names another one, if that is meant',
                     )
                 check_fit(table, start.sides)
                 return None
@@ -85,17 +81,15 @@ def check_fit(table: Bpe, model: Sides) -> None:
     if isinstance(model, Reader):
         if MASKS[1] in (table.pad, table.bos, table.eos):
             message = f"`{MASKS[1]}` is the mask token"
-            raise TrainingError(Problem(message, help="name another token"))
+            raise TrainingError(message, help="name another token")
         _check_size(table, model.vocab, encloses=True)
         problems = [*other_padding("", PAD, model.pad_id)]
     else:
         if table.shared and model.source_vocab not in (None, model.target_vocab):
             raise TrainingError(
-                Problem(
-                    f"one vocabulary cannot serve {model.source_vocab:,} source and "
-                    f"{model.target_vocab:,} target tokens",
-                    help="give the spec one size, or the recipe's tokenizer `shared = false`",
-                )
+                f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                f"{model.target_vocab:,} target tokens",
+                help="give the spec one size, or the recipe's tokenizer `shared = false`",
             )
         for size in (model.source_vocab, model.target_vocab):
             if size is not None:
@@ -135,11 +129,9 @@ def _check_size(table: Bpe, size: int, *, encloses: bool = False) -> None:
     least = len({*_specials(table, encloses=encloses), *_ALPHABET})
     if size < least:
         raise TrainingError(
-            Problem(
-                f"the bytes and the special tokens are {least} tokens, and the model's vocabulary "
-                f"is {size:,}",
-                help="state a larger one in the spec",
-            )
+            f"the bytes and the special tokens are {least} tokens, and the model's vocabulary "
+            f"is {size:,}",
+            help="state a larger one in the spec",
         )
 
 
@@ -175,10 +167,8 @@ def _learn(
     tokenizer.train_from_iterator(texts, trainer)
     if (learned := tokenizer.get_vocab_size()) != size:
         raise TrainingError(
-            Problem(
-                f"the data yields {learned:,} tokens, and the model's vocabulary is {size:,}",
-                help=f"state the vocabulary's size in the spec: {learned}",
-            )
+            f"the data yields {learned:,} tokens, and the model's vocabulary is {size:,}",
+            help=f"state the vocabulary's size in the spec: {learned}",
         )
     before, after = begins or encloses, encloses or not begins
     edges = [table.bos] * before + [table.eos] * after

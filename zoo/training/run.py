@@ -12,7 +12,7 @@ import click
 import torch
 
 from zoo.building import build_on_meta, place
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.families.origin import with_files
 from zoo.files.atomic import write_text
 from zoo.files.of_model import RECIPE, WEIGHTS
@@ -124,7 +124,7 @@ class Run:
             best = checkpoint_of(self.folder / CHECKPOINTS, self.best_step)
             if best not in found:
                 message = f"the best checkpoint so far, {quoted(best)}, is missing"
-                raise TrainingError(Problem(message, help="begin anew with another `-o`"))
+                raise TrainingError(message, help="begin anew with another `-o`")
         read_checkpoint(found[-1], self.learner)
         return done
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from zoo.errors import InputError, Place, Problem, TrainingError
+from zoo.errors import InputError, Place, TrainingError
 from zoo.files.of_model import RECIPE
 from zoo.generation import quantize_weights
 from zoo.generation.outputs import no_values
@@ -77,9 +77,9 @@ def score(
         raise InputError(f'`weights` are "int8", or as loaded, not {weights!r:.80}')
     if data is not None and not isinstance(data, str | PathLike):
         hint = "write texts into a file, each on a line"
-        raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
+        raise InputError(f"`data` is the name of a file, not {data!r:.80}", help=hint)
     if data is not None and not os.path.exists(data):
-        raise TrainingError(Problem("no such file or folder", Place(str(data))))
+        raise TrainingError("no such file or folder", Place(str(data)))
     file = None if data is None or os.path.isdir(data) else Path(data)
     measure: Callable[..., dict[str, Any]]
     with open_model(model, device=device, dtype=dtype, registry=registry) as opened:
@@ -96,7 +96,7 @@ def score(
                 "name a folder that `zoo train` has made: its recipe tells the test data; or, for "
                 "a decoder, a file of text: `--data FILE`"
             )
-            raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(opened.folder)), hint))
+            raise TrainingError(f"there is no {RECIPE}", Place(str(opened.folder)), hint)
         elif window is not None or stride is not None:
             is_chat = messages_of(recipe.data) is not None
             what = "lines" if is_text(recipe.data) else "chats" if is_chat else "pairs"
@@ -136,7 +136,7 @@ def _learned(
     elif sides.has_source:
         learner = "a translator" if isinstance(sides, Generation) else "a classifier"
         hint = f"name the folder of the data files: {learner} is measured on pairs"
-        raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
+        raise TrainingError("this is not a folder", Place(str(where)), hint)
     else:
         test = read_lines(where)
     return objective_of(recipe, tokens, labels_in(opened.spec, origin)), test

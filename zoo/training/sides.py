@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import TrainingError
 from zoo.purpose import Classes, Generation
 from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
@@ -132,16 +132,16 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
     reader = sides if isinstance(sides, Reader) else None
     if "masking" in recipe.document.data and (reader is None or reader.classes is not None):
         message = f"`[masking]` has no effect: {spec.name} fills in no masked tokens"
-        raise TrainingError(Problem(message, place(("masking",)), "leave it out"))
+        raise TrainingError(message, place(("masking",)), "leave it out")
     if labels is not None and (reader is None or reader.predicts in ("masked_tokens", "number")):
         message = f"`labels` has no effect: {spec.name} does not classify"
-        raise TrainingError(Problem(message, place(("labels",)), "leave it out"))
+        raise TrainingError(message, place(("labels",)), "leave it out")
     if reader is None or reader.classes is None:
         return
     if reader.predicts in ("classes", "number") and recipe.training.label_smoothing:
         message = "`label_smoothing` has no effect: it is for classes of which one is right"
         at = place(("training", "label_smoothing"))
-        raise TrainingError(Problem(message, at, "leave it out"))
+        raise TrainingError(message, at, "leave it out")
     number = reader.classes.number
     if number == 1 and reader.predicts in ("class", "classes_of_words"):
         message = f"{spec.name} has a single class, so that there is nothing to choose"

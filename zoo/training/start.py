@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError, placing
+from zoo.errors import Place, TrainingError, placing
 from zoo.files.of_model import RECIPE
 from zoo.provenance.origin import published_config
 from zoo.registry import Registry
@@ -102,7 +102,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
             hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
             at = recipe.document.place(("weights",))
-            raise TrainingError(Problem(message, at, hint))
+            raise TrainingError(message, at, hint)
         return _from_other(start, registry)
     if header is None:
         _refuse_lora(recipe)
@@ -125,12 +125,12 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     folder, name = recipe.folder, recipe.head.model
     if (folder / name).suffix == ".toml" and weights_path(folder).exists():
         message = f"there is no spec {quoted(name)}"
-        raise TrainingError(Problem(message, place, _made_again(folder, name)))
+        raise TrainingError(message, place, _made_again(folder, name))
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
         message = f"there is no file and no model {quoted(name, PATH)}"
-        raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
+        raise TrainingError(message, place, f"did you mean `{near}`?")
 
 
 def _check_not_another(recipe: Recipe, spec: ModelSpec, place: Place) -> None:
@@ -142,7 +142,7 @@ def _check_not_another(recipe: Recipe, spec: ModelSpec, place: Place) -> None:
     if read_header(weights_path(folder)).spec_digest != spec.digest:
         message = f"{quoted(name)} is in the working directory, and another model than that which "
         message += "is beside the recipe"
-        raise TrainingError(Problem(message, place, _made_again(folder, name)))
+        raise TrainingError(message, place, _made_again(folder, name))
 
 
 def _made_again(folder: Path, name: str) -> str:
@@ -174,7 +174,7 @@ def _refuse_lora(recipe: Recipe) -> None:
     if recipe.lora is not None:
         message = "`[lora]` adapts the weights of a saved model, and `model` is a spec"
         hint = "name a saved model as the `model`, or as the `weights` of the spec"
-        raise TrainingError(Problem(message, recipe.document.place(("lora",)), hint))
+        raise TrainingError(message, recipe.document.place(("lora",)), hint)
 
 
 def _from_other(start: Start, registry: Registry) -> Start:

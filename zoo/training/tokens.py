@@ -163,11 +163,9 @@ def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Publis
     ends = [end for id_ in published.ends if (end := token_of(tokenizer, id_))]
     if table.eos is None and len(ends) > 1:
         raise TrainingError(
-            Problem(
-                f"texts of the model end with any of {', '.join(map(quoted, ends))}",
-                help="state in `[tokenizer]` with which one the examples end, as "
-                f"`eos = {json.dumps(ends[0], ensure_ascii=False)}`",
-            )
+            f"texts of the model end with any of {', '.join(map(quoted, ends))}",
+            help="state in `[tokenizer]` with which one the examples end, as "
+            f"`eos = {json.dumps(ends[0], ensure_ascii=False)}`",
         )
     eos = table.eos or next(iter(ends), None) or usual.eos
     begin = None if published.bos is None else token_of(tokenizer, published.bos)
@@ -223,7 +221,7 @@ def _reading(tokenizer: Any, other: Any, table: Specials | _Found, model: Reader
     """The tokenizer of a model that reads whole texts. Raises as `with_specials`."""
     if other is not tokenizer:
         message = "a second tokenizer is for targets, and this model has none"
-        raise TrainingError(Problem(message, help="leave out `target`"))
+        raise TrainingError(message, help="leave out `target`")
     problems: list[Problem] = []
     pad = tokenizer.token_to_id(table.pad)
     if pad is None:
@@ -277,9 +275,7 @@ def check_not_empty(texts: Sequence[str], rows: Sequence[Sequence[int]]) -> None
     for text, ids in zip(texts, rows, strict=True):
         if not ids:
             hint = "leave it out of the data, or take a tokenizer that makes some of it"
-            raise TrainingError(
-                Problem(f"no tokens are made of the text {quoted(text)}", help=hint)
-            )
+            raise TrainingError(f"no tokens are made of the text {quoted(text)}", help=hint)
 
 
 def _missing(token: str, tokenizer: Any) -> Problem:

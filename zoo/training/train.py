@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
 from zoo.registry import Registry, load_registry
@@ -159,19 +159,19 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
     run that ended before its first checkpoint can be started again."""
     elsewhere = "`-o` names another folder"
     if folder.exists() and not folder.is_dir():
-        raise ZooError(Problem(f"{quoted(folder)} is there already, and a file", help=elsewhere))
+        raise ZooError(f"{quoted(folder)} is there already, and a file", help=elsewhere)
     has_checkpoints = bool(checkpoints(folder / CHECKPOINTS))
     holds_model = weights_path(folder).exists()
     if resume:
         if holds_model and not has_checkpoints:
             message = f"{quoted(folder)} holds a model, and no checkpoint to go on from"
             hint = "a recipe with the folder as its `model`, and another `-o`, trains it further"
-            raise ZooError(Problem(message, help=hint))
+            raise ZooError(message, help=hint)
     elif folder.exists() and any(folder.iterdir()):
         begun = any((folder / name).is_file() for name in (RECIPE, LOCK)) and not holds_model
         resuming = "`--resume` goes on with the run in it; " if begun or has_checkpoints else ""
         message = f"{quoted(folder)} is there already, and not empty"
-        raise ZooError(Problem(message, help=f"{resuming}{elsewhere}"))
+        raise ZooError(message, help=f"{resuming}{elsewhere}")
 
 
 def _encoded(start: Start, splits: Splits, objective: Objective) -> Parts:
