@@ -6,26 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from zoo.errors import InputError, TrainingError
 from zoo.json_files import strict_json
 from zoo.running.chat import ChatTemplate, Tools, read_messages, read_tools
+from zoo.training.split import Example
 from zoo.training.tokens import Tokens
 from zoo.wording import quoted
 
 _NOW = datetime(2025, 1, 1)
 """The time for templates that write the date: with another one on each day, no run could be
 repeated."""
-
-
-class Turns(NamedTuple):
-    """One text in which a decoder learns answers: what it is given before each, and the answer with
-    its end. `opening` is what is given before the first answer of the chat."""
-
-    prompts: tuple[str, ...]
-    answers: tuple[str, ...]
-    opening: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class Chats:
         """Those of the model in a folder. Raises InputError and WeightsError as `ChatTemplate`."""
         return cls(ChatTemplate(folder, lambda: _NOW), tokens)
 
-    def turns(self, chat: object, name: str, tools: object = None) -> list[Turns]:
+    def examples(self, chat: object, name: str, tools: object) -> list[Example]:
         """The texts of a chat, in which each answer follows what `zoo run` gives the model for it.
         As a rule it is one text; an answer begins a new one if the template has written what comes
         before it in another way for the answers of the assistant before, as templates do that drop
@@ -54,7 +46,7 @@ class Chats:
         Args:
             chat: the messages.
             name: the name of the field that they are from.
-            tools: the tools that may be called in it: a list, or the JSON of one.
+            tools: the tools that may be called in it: a list, or the JSON of one; None for none.
 
         Raises:
             TrainingError: they are no messages or no tools, or the template does not accept them;
@@ -72,17 +64,17 @@ class Chats:
                 if number and message["role"] == "assistant"
             ]
             parsed = _parsed(tools)
-            return self._turns(messages, answers, None if parsed is None else read_tools(parsed))
+            return self._texts(messages, answers, None if parsed is None else read_tools(parsed))
         except InputError as error:
             raise TrainingError(error.problems) from None
 
-    def _turns(
+    def _texts(
         self, messages: list[dict[str, Any]], answers: list[int], tools: Tools | None
-    ) -> list[Turns]:
+    ) -> list[Example]:
         if not answers:
             hint = 'its answers are the messages of the role "assistant"'
             raise TrainingError("the chat has no answer that could be learned", help=hint)
-        found: list[Turns] = []
+        found: list[Example] = []
         text = ""  # what the last one of them has so far
         for number in answers:
             prompt = self.template.write(messages[:number], tools)
@@ -90,10 +82,10 @@ class Chats:
             if found and prompt.startswith(text):
                 last = found[-1]
                 prompts = (*last.prompts, prompt.removeprefix(text))
-                found[-1] = last._replace(prompts=prompts, answers=(*last.answers, answer))
+                found[-1] = last._replace(source=prompts, target=(*last.targets, answer))
             else:
                 opening = found[0].opening if found else prompt
-                found.append(Turns((prompt,), (answer,), opening))
+                found.append(Example((prompt,), (answer,), opening=opening))
             text = prompt + answer
         return found
 
@@ -121,5 +113,4 @@ def _parsed(tools: object) -> object:
     try:
         return strict_json(tools) if tools.strip() else None
     except (ValueError, RecursionError) as error:
-        message = f"the tools of the chat are a text, and no JSON: {error}"
-        raise InputError(message) from None
+        raise InputError(f"the tools of the chat are a text, and no JSON: {error}") from None

@@ -100,7 +100,7 @@ def lines_of_row(
         names: the names of numbers of the target.
 
     Raises:
-        TrainingError: as `field` and `Chats.turns`.
+        TrainingError: as `field` and `Chats.examples`.
     """
     with placing(at.place()):
         if data.target is None:
@@ -110,10 +110,10 @@ def lines_of_row(
             chat, callable_ = _found(row, name), None if tools is None else _found(row, tools)
             if isinstance(data, Datasets):
                 chat, callable_ = _without_nulls(chat), _without_nulls(callable_)
-            found = chats.turns(chat, name, callable_)
+            found = chats.examples(chat, name, callable_)
             for one in found:
-                _check_whole("".join((*one.prompts, *one.answers)), name)
-            return [Line(one.prompts, one.answers, at, at, opening=one.opening) for one in found]
+                _check_whole("".join((*one.prompts, *one.targets)), name)
+            return [Line(one.source, one.target, at, at, opening=one.opening) for one in found]
         wanted = field(row, data.target, names)
         if data.source is None:
             return [Line(None, wanted, at, at)]
