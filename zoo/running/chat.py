@@ -135,8 +135,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template can fail in any way that Python can
             where = f"the chat template in {quoted(path)}"
-            message = f"{where} does not accept these messages: {_reason(error)}"
-            raise InputError(message) from None
+            raise InputError(f"{where} does not accept these messages: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -221,8 +221,7 @@ def _image_shape(spec: ModelSpec) -> tuple[int, int, int]:
     """
     shapes = list(spec.model.images.values())
     if not shapes:
-        hint = "`zoo.TextModel` takes texts"
-        raise InputError(f"{spec.name} takes no images", help=hint)
+        raise InputError(f"{spec.name} takes no images", help="`zoo.TextModel` takes texts")
     if len(shapes) > 1:
         hint = "in Python, `zoo.load` returns the model, to be called with its own inputs"
         raise InputError(f"{spec.name} takes several images at once", help=hint)

@@ -36,8 +36,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:  # a ValueError is not UTF-8, or a name with a null byte
         reason = getattr(error, "strerror", None) or error
-        message = f"the tokenizer {quoted(path)} cannot be read: {reason}"
-        raise WeightsError(message) from None
+        raise WeightsError(f"the tokenizer {quoted(path)} cannot be read: {reason}") from None
     with tokenizer_code(lambda error: _no_tokenizer(error, path)):
         tokenizer = tokenizers.Tokenizer.from_str(text)
     tokenizer.no_padding()

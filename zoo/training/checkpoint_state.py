@@ -83,5 +83,4 @@ def read_state(path: Path) -> dict[str, Any]:
         if path == checkpoint_of(path.parent, step):
             return state
         reason = f"its {STATE} is of step {step:,}"
-    message = f"the checkpoint {quoted(path)} cannot be read: {reason}"
-    raise TrainingError(message, help=UNREADABLE)
+    raise TrainingError(f"the checkpoint {quoted(path)} cannot be read: {reason}", help=UNREADABLE)

@@ -49,8 +49,7 @@ def adapted_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
             tensor = spec.tensors[name]
             if tensor.role not in MAPS or len(tensor.shape) != 2:
                 message = f"{quoted(pattern)} means `{name}`, which is no matrix of a linear map"
-                hint = f"only these are adapted: {_maps(spec)}"
-                raise recipe.error(message, *path, help=hint)
+                raise recipe.error(message, *path, help=f"only these are adapted: {_maps(spec)}")
         if anew := meant & new:
             message = f"{quoted(pattern)} means `{min(anew)}`, which begins anew and is trained"
             raise recipe.error(message, *path, help="adapt weights that are taken")

@@ -73,8 +73,7 @@ def _format_of(path: Path) -> str:
     found = _FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
     if found is None:
         hint = f"its name ends in {', '.join(_FORMATS)}; or name the folder that it is in"
-        message = f"it is unknown what {quoted(path)} is a file of"
-        raise TrainingError(message, help=hint)
+        raise TrainingError(f"it is unknown what {quoted(path)} is a file of", help=hint)
     return found
 
 

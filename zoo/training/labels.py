@@ -19,7 +19,7 @@ from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader
 from zoo.training.split import Splits
 from zoo.training.start import Start
-from zoo.wording import counted, did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, first_of, quoted
 
 _SHOWN = 8
 """The most labels in a message."""
@@ -204,5 +204,4 @@ def _error_of(
 
 
 def _listed(labels: tuple[str, ...] | list[str]) -> str:
-    shown = [quoted(label) for label in labels[:_SHOWN]]
-    return ", ".join([*shown, *["..."] * (len(labels) > _SHOWN)])
+    return ", ".join(first_of([quoted(label) for label in labels], _SHOWN))

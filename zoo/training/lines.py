@@ -156,8 +156,7 @@ def _unpacked(raw: bytes, path: Path) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        message = f"gzip cannot unpack the file: {error}"
-        raise TrainingError(message, Place(str(path))) from None
+        raise TrainingError(f"gzip cannot unpack the file: {error}", Place(str(path))) from None
 
 
 def _lines_in(raw: bytes, path: Path) -> Iterator[Where]:

@@ -209,8 +209,7 @@ class ReaderObjective:
         return {}  # texts are truncated
 
     def no_rows(self, recipe: Recipe, part: str) -> TrainingError | None:
-        message = f"the tokenizer makes no tokens of the texts of `{part}`"
-        return recipe.error(message, "data", part)
+        return recipe.error(f"the tokenizer makes no tokens of the texts of `{part}`", "data", part)
 
 
 def _at_first(words: EncodedWords, labels: Sequence[int]) -> Sequence[int]:

@@ -80,8 +80,7 @@ def check_fit(table: Bpe, model: Sides) -> None:
     """Raise TrainingError if no tokenizer that is learned could fit a model."""
     if isinstance(model, Reader):
         if MASKS[1] in (table.pad, table.bos, table.eos):
-            message = f"`{MASKS[1]}` is the mask token"
-            raise TrainingError(message, help="name another token")
+            raise TrainingError(f"`{MASKS[1]}` is the mask token", help="name another token")
         _check_size(table, model.vocab, encloses=True)
         problems = [*other_padding("", PAD, model.pad_id)]
     else:

@@ -100,8 +100,7 @@ def score(
         elif window is not None or stride is not None:
             is_chat = messages_of(recipe.data) is not None
             what = "lines" if is_text(recipe.data) else "chats" if is_chat else "pairs"
-            message = f"a window is of a text as a whole, and this recipe's data are {what}"
-            raise InputError(message)
+            raise InputError(f"a window is of a text as a whole, and this recipe's data are {what}")
         else:
             objective, test = _learned(recipe, opened, data)
             transformer = opened.read()

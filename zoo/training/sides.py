@@ -152,8 +152,7 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
         raise recipe.error(message, "model", help=hint)
     if number != 1 and reader.predicts == "number":
         message = f"{spec.name} makes {number} numbers of a text, and a recipe trains for one"
-        hint = "state `n_classes = 1` in the head of the spec"
-        raise recipe.error(message, "model", help=hint)
+        raise recipe.error(message, "model", help="state `n_classes = 1` in the head of the spec")
     if labels is not None and len(labels) != number:
         message = f"there are {len(labels)} labels, and {spec.name} scores {number} classes"
         hint = f"state `n_classes = {len(labels)}` in the head of the spec"

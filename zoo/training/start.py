@@ -124,8 +124,7 @@ def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
     form."""
     folder, name = recipe.folder, recipe.head.model
     if (folder / name).suffix == ".toml" and weights_path(folder).exists():
-        message = f"there is no spec {quoted(name)}"
-        raise TrainingError(message, place, _made_again(folder, name))
+        raise TrainingError(f"there is no spec {quoted(name)}", place, _made_again(folder, name))
     near = f"{name}.toml"
     published = registry.catalog.file(name.partition("@")[0])
     if os.path.isfile(folder / near) and name not in registry.models and published is None:
