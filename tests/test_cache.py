@@ -59,7 +59,7 @@ def memory(model: Transformer) -> Memory | None:
     if not hasattr(model, "encode"):
         return None
     rows = [source(model, number)[0][0].tolist() for number in range(len(ROWS))]
-    padded = read_ids(rows, None, what="", vocab=VOCAB, pad_id=None, pad="right")
+    padded = read_ids(rows, what="", vocab=VOCAB)
     states = model.encode(padded.values, source_mask=padded.mask)
     return Memory(states, model.memory_mask(padded.values, padded.mask))
 
@@ -68,7 +68,7 @@ def check(model: Transformer) -> Decoding:
     """Check that each row of a padded batch, extended with a cache, has the scores that it has
     alone."""
     first = [list(row[:-STEPS]) for row in ROWS]
-    prompt = read_ids(first, None, what="", vocab=VOCAB, pad_id=None, pad="left")
+    prompt = read_ids(first, what="", vocab=VOCAB, pad="left")
     decoding = Decoding(model, capacity=len(ROWS[0]), memory=memory(model), keep=True)
     tokens, mask = prompt.values, prompt.mask
     for step in range(STEPS + 1):

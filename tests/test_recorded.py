@@ -90,7 +90,7 @@ def test_scores_are_those_of_each_row_alone(name: str) -> None:
     values = {key: value for key, value in (tiny() | RECORDED[name]).items() if value is not None}
     model = built(values)
     first = [list(row[:-STEPS]) for row in ROWS]
-    prompt = read_ids(first, None, what="", vocab=23, pad_id=None, pad="left")
+    prompt = read_ids(first, what="", vocab=23, pad="left")
     decoding = RecordedDecoding(model, capacity=len(ROWS[0]), memory=memory(model))
     tokens, mask = prompt.values, prompt.mask
     for step in range(STEPS + 1):

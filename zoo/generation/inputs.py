@@ -107,7 +107,7 @@ class Inputs:
         if how.has_source:
             source = _source(how, given, dtype).to(device)
             begin = _begin(request.start, model.spec.name)
-            prompt = read([begin] * source.values.shape[0], None, what="start", pad_id=None)
+            prompt = read([begin] * source.values.shape[0], what="start")
         else:
             if request.start is not None:
                 raise InputError("`start` is for models with an encoder: the prompt is the start")
@@ -167,9 +167,7 @@ def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
         return read_images(ids, mask, what="ids", shape=how.image_shape, dtype=dtype)
     if how.source_vocab is None:
         return read_vectors(ids, mask, what="ids", width=how.source_width, dtype=dtype)
-    source = read_ids(
-        ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id, pad="right"
-    )
+    source = read_ids(ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id)
     check_length(source.values.shape[1], how.longest_source, "ids")
     return source
 

@@ -55,12 +55,12 @@ class Rows:
 
 def read_ids(
     ids: Ids,
-    mask: torch.Tensor | None,
+    mask: torch.Tensor | None = None,
     *,
     what: str,
     vocab: int,
-    pad_id: int | None,
-    pad: str,
+    pad_id: int | None = None,
+    pad: str = "right",
 ) -> Rows:
     """Turn sequences of ids into one tensor, padded on one side.
 

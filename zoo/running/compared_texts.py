@@ -36,7 +36,7 @@ def ids_to_compare(text: Text, written: str, *, spec: ModelSpec, what: str) -> l
     if not ids:
         raise InputError(f"the {what} is empty: no tokens are made of it")
     (reading,), comparison = spec.model.called_with, spec.model.comparison
-    read_ids([ids], None, what=what, vocab=reading.vocab, pad_id=None, pad="right")
+    read_ids([ids], what=what, vocab=reading.vocab)
     check_length(len(ids), reading.longest, what)
     missing = (reading.longest or 0) - len(ids)
     if comparison is None or not comparison.pads or missing <= 0:

@@ -79,7 +79,7 @@ def perplexity(
         raise InputError(f"{spec.name} has no tokenizer, which makes tokens of a text")
     window, stride = _sizes(spec, how, window, stride)
     ids, begin, n_bytes = _read(model.text, text)
-    rows = read_ids([ids], None, what="text", vocab=how.target_vocab, pad_id=None, pad="right")
+    rows = read_ids([ids], what="text", vocab=how.target_vocab)
     values = rows.values.to(input_device(model.transformer))
     transformer: Any = model.transformer
     nats = 0.0

@@ -107,7 +107,7 @@ class TextInputs:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
         reading = self._reading
-        read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
+        read_ids([ids], what="text", vocab=reading.vocab)
         most_new = self.asked.max_new_tokens if self.spec.model.task == "generate" else 0
         check_length(len(ids), reading.longest, "text", most_new=most_new)
         if self.spec.model.rereads is not None:

@@ -107,8 +107,11 @@ def n_tokens(rows: Sequence[AnyRow]) -> int:
     return sum(row.n_labels if isinstance(row, Row) else row.length for row in rows)
 
 
-def batches(rows: Sequence[AnyRow], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of one epoch, each a list of indices into `rows`.
+def batches(
+    rows: Sequence[AnyRow], *, tokens: int, seed: int = 0, epoch: int = 0
+) -> list[list[int]]:
+    """The batches of one epoch, each a list of indices into `rows`; by default, as for what is
+    measured, always the same.
 
     Rows of equal length are shuffled, then cut into batches, and the batches are shuffled. The
     number of batches is the same in every epoch.

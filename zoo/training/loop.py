@@ -277,7 +277,7 @@ class Loop:
         accelerator = self.learner.accelerator
         self.learner.model.eval()
         sums = torch.zeros(2, dtype=torch.float32, device=accelerator.device)
-        for places in batches(rows, tokens=self.recipe.training.batch_tokens, seed=0, epoch=0):
+        for places in batches(rows, tokens=self.recipe.training.batch_tokens):
             batch = [rows[index] for index in places]
             sums += self.computed(loss_and_hits, batch, 0, accelerator.num_processes)
         loss, hits = (self.sum_of(float(one)) / n_labels(rows) for one in sums)

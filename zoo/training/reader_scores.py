@@ -154,9 +154,8 @@ class ReaderScores:
     def _batches(self, rows: Sequence[ReadRow]) -> Iterator[tuple[list[int], AnyBatch]]:
         """The batches of rows, each with their places, while the model is in evaluation mode."""
         device, done = input_device(self.model), 0
-        tokens = self.recipe.evaluation.batch_tokens
         with torch.inference_mode(), evaluating(self.model):
-            for places in batches(rows, tokens=tokens, seed=0, epoch=0):
+            for places in batches(rows, tokens=self.recipe.evaluation.batch_tokens):
                 yield places, self.objective.collate([rows[place] for place in places], device)
                 done += len(places)
                 self.on_progress(done, len(rows))

@@ -123,7 +123,7 @@ class TextScores:
 
     def _batches(self, rows: Sequence[Row]) -> list[list[int]]:
         """The places of rows, in batches of similar lengths."""
-        return batches(rows, tokens=self.recipe.evaluation.batch_tokens, seed=0, epoch=0)
+        return batches(rows, tokens=self.recipe.evaluation.batch_tokens)
 
 
 def _composed(text: str) -> str:
