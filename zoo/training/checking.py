@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zoo.errors import Problem, SpecError, noted
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
-from zoo.training.data_tables import Datasets, messages_of
+from zoo.training.data_tables import Datasets, has_chats
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_data import check_sides, check_specials, find_chats, find_data
@@ -43,7 +43,7 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
         start = find_start(recipe, registry)
         chats = find_chats(start)
         tokens = chats.tokens if chats else known_tokens(start)
-    if not isinstance(recipe.data, Datasets) and (chats or messages_of(recipe.data) is None):
+    if not isinstance(recipe.data, Datasets) and (chats or not has_chats(recipe.data)):
         with noted(problems):
             splits = find_data(recipe, folder, None if start is None else start.sides, chats)
     if start is not None and splits is not None:

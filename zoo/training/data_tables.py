@@ -213,9 +213,9 @@ def is_text(data: Data) -> bool:
     return isinstance(data, Text)
 
 
-def messages_of(data: Data) -> str | None:
-    """The field of chats; None for other data."""
-    return data.messages if isinstance(data, Rows) else None
+def has_chats(data: Data) -> bool:
+    """Whether the examples are chats."""
+    return isinstance(data, Rows) and data.messages is not None
 
 
 DATA: Mapping[str, type[Table]] = {

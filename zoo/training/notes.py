@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from zoo.training.batches import Parts
-from zoo.training.data_tables import messages_of
+from zoo.training.data_tables import has_chats
 from zoo.training.objective import Objective
 from zoo.training.sides import n_outputs
 from zoo.training.split import Example, Splits
@@ -26,7 +26,7 @@ def notes_before(start: Start, objective: Objective, splits: Splits, rows: Parts
     """
     yield from start.notes
     yield from splits.notes()
-    is_chat = messages_of(start.recipe.data) is not None  # a template spells them out
+    is_chat = has_chats(start.recipe.data)  # a template spells them out
     for name, part in splits.parts.items():
         if not is_chat and (spelled := _spelled_out(part, objective)):
             yield (

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from zoo.document import Document, given, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, TrainingError, checked_path
 from zoo.file_kinds import OF_SPECS
-from zoo.training.data_tables import DATA, Data, messages_of
+from zoo.training.data_tables import DATA, Data, has_chats
 from zoo.training.optimizer_tables import (
     OPTIMIZERS,
     SCHEDULES,
@@ -195,7 +195,7 @@ def _contradictions(document: Document, tables: Mapping[str, Any]) -> Iterator[P
             hint = "lower `decay` or `warmup`, or state more `steps` in `[training]`"
             yield Problem(f"{message} after the warm-up", place, hint)
     tokenizer = tables["tokenizer"]
-    if data is not None and messages_of(data) and not isinstance(tokenizer, OfModel | None):
+    if data is not None and has_chats(data) and not isinstance(tokenizer, OfModel | None):
         message = "chats are written by the chat template of a saved model"
         place = document.place(("tokenizer", "kind"), value=True)
         hint = 'state `kind = "of_model"`, and a saved model with such a template as `model`'

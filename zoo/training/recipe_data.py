@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
 from zoo.training.data import read_data, read_part
-from zoo.training.data_tables import messages_of
+from zoo.training.data_tables import has_chats
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import known_tokens
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def find_chats(start: Start) -> Chats | None:
     """What writes the chats of the data, if it has any. Raises as `known_tokens` and `chats_of`."""
-    if messages_of(start.recipe.data) is None:
+    if not has_chats(start.recipe.data):
         return None
     tokens = known_tokens(start)
     assert tokens is not None  # `of_model`: others are not for chats
@@ -41,7 +41,7 @@ def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
         TrainingError: the model has no chat template.
         WeightsError: a file is damaged.
     """
-    if messages_of(recipe.data) is None:
+    if not has_chats(recipe.data):
         return None
     from zoo.training.chats import Chats  # Jinja is imported for chats alone
 

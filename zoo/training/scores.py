@@ -22,7 +22,7 @@ from zoo.registry import Registry
 from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.training.data import read_lines
-from zoo.training.data_tables import is_text, messages_of
+from zoo.training.data_tables import has_chats, is_text
 from zoo.training.labels import labels_in
 from zoo.training.lines import read_whole
 from zoo.training.objective import Objective, objective_of
@@ -98,7 +98,7 @@ def score(
             )
             raise TrainingError(f"there is no {RECIPE}", Place(str(opened.folder)), hint)
         elif window is not None or stride is not None:
-            is_chat = messages_of(recipe.data) is not None
+            is_chat = has_chats(recipe.data)
             what = "lines" if is_text(recipe.data) else "chats" if is_chat else "pairs"
             raise InputError(f"a window is of a text as a whole, and this recipe's data are {what}")
         else:

@@ -14,7 +14,7 @@ from zoo.errors import TrainingError
 from zoo.purpose import Classes, Generation
 from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
-from zoo.training.data_tables import messages_of
+from zoo.training.data_tables import has_chats
 from zoo.training.recipe import Recipe
 
 
@@ -109,7 +109,7 @@ def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None
         hint = "a recipe trains models whose positions see no later ones"
         raise recipe.error(message, "model", help=hint)
     _check_classes(recipe, spec, found)
-    if messages_of(recipe.data) is not None and not is_of_decoder(found):
+    if has_chats(recipe.data) and not is_of_decoder(found):
         message = f"chats are for decoders, and {spec.name} learns from {data_of(found)[0]}"
         raise recipe.error(message, "data", "messages", help=data_of(found)[1])
     limits = [found.longest]
