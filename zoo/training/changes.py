@@ -92,7 +92,7 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
         problems.append(Problem(f"{name} another model", recipe.place("model"), None, moved))
     # The data is cut, split and encoded as the recipe says.
     if not changed and not same_data:
-        problems.append(Problem(f"{name} other data", recipe.document.place(("data",))))
+        problems.append(Problem(f"{name} other data", recipe.place("data")))
     if problems:
         raise TrainingError([*problems[:-1], problems[-1]._replace(help=hint)])
 

@@ -58,7 +58,7 @@ def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | 
     """Read the data of a recipe, with files relative to `folder`, for a model that learns these
     sides, and with `chats` to write chats. Raises as `read_data`."""
     seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
-    with placing(recipe.document.place(("data",))):
+    with placing(recipe.place("data")):
         return read_data(
             recipe.data,
             folder,
@@ -81,7 +81,7 @@ def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -
     if isinstance(recipe.data.test, int):
         return find_data(recipe, folder, sides, chats).test
     place_of, of_decoder = partial(recipe.place, "data"), is_of_decoder(sides)
-    with placing(recipe.document.place(("data",))):
+    with placing(recipe.place("data")):
         return read_part(recipe.data, folder, "test", place_of, of_decoder=of_decoder, chats=chats)
 
 
@@ -94,9 +94,9 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
             message = "no file beside the model says with which token a text begins"
             token = json.dumps(tokens.end, ensure_ascii=False)
             hint = f"state one in `[tokenizer]`, as `bos = {token}`"
-            raise TrainingError(message, recipe.document.place(("tokenizer",)), hint)
+            raise recipe.error(message, "tokenizer", help=hint)
         return
-    with placing(recipe.document.place(("tokenizer",))):
+    with placing(recipe.place("tokenizer")):
         if splits.of_pairs and (problem := no_pairs(tokens.tokenizer, tokens.reader.token_types)):
             raise TrainingError(problem)
         n_special = len(tokens.added(pairs=splits.of_pairs))

@@ -36,7 +36,7 @@ def make_tokens(start: Start, examples: Sequence[Example]) -> AnyTokens:
     if not isinstance(table, Bpe):
         assert known is not None
         return known
-    with placing(start.recipe.document.place(("tokenizer",))):
+    with placing(start.recipe.place("tokenizer")):
         return learn_tokens(table, examples, start.sides)
 
 
@@ -51,7 +51,7 @@ def known_tokens(start: Start) -> AnyTokens | None:
             the saved model are asked for, and there is none; or new ones, and it has some.
     """
     table, saved, folder = start.recipe.tokenizer, start.saved, start.recipe.folder
-    with placing(start.recipe.document.place(("tokenizer",))):
+    with placing(start.recipe.place("tokenizer")):
         match table:
             case TokenizerFiles():
                 target = None if table.target is None else folder / table.target

@@ -132,7 +132,7 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
     reader = sides if isinstance(sides, Reader) else None
     if "masking" in recipe.document.data and (reader is None or reader.classes is not None):
         message = f"`[masking]` has no effect: {spec.name} fills in no masked tokens"
-        raise TrainingError(message, place(("masking",)), "leave it out")
+        raise recipe.error(message, "masking", help="leave it out")
     if labels is not None and (reader is None or reader.predicts in ("masked_tokens", "number")):
         message = f"`labels` has no effect: {spec.name} does not classify"
         raise TrainingError(message, place(("labels",)), "leave it out")

@@ -173,7 +173,7 @@ def _refuse_lora(recipe: Recipe) -> None:
     if recipe.lora is not None:
         message = "`[lora]` adapts the weights of a saved model, and `model` is a spec"
         hint = "name a saved model as the `model`, or as the `weights` of the spec"
-        raise TrainingError(message, recipe.document.place(("lora",)), hint)
+        raise recipe.error(message, "lora", help=hint)
 
 
 def _from_other(start: Start, registry: Registry) -> Start:
