@@ -713,6 +713,10 @@ REFUSED = {
         with_config("falcon_h1", mlp_bias=True),
         "a factor of the gate is read with SiLU and without `mlp_bias` alone",
     ),
+    "convolutions with another activation": (
+        tiny("kimi_linear", hidden_act="gelu"),
+        "Kimi Delta Attention is read with SiLU alone",
+    ),
     "slopes that transformers does not compute": (
         inside("mpt", "attn_config", alibi_bias_max=7),
         "`alibi_bias_max` must be 8",
