@@ -85,15 +85,19 @@ def test_products_that_fade_channel_by_channel(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_channels_that_fade_at_once_beside_others_that_stay() -> None:
-    """Within a chunk one fades by exp(-6400), whose reciprocal no float has, the other does not."""
-    k, v = F.normalize(randn(1, 64, 2), dim=-1).float(), randn(1, 64, 3, seed=2).float()
-    log_decay = torch.tensor([-100.0, 0.0]).expand(1, 64, 2)
-    strength = torch.full((1, 64), 0.5)
+@pytest.mark.parametrize("length", [64, 37])
+def test_channels_that_fade_at_once_beside_others_that_stay(length: int) -> None:
+    """Within a chunk one fades by exp(-3600), whose reciprocal no float has, the other does not."""
+    k, v = F.normalize(randn(1, length, 2), dim=-1).float(), randn(1, length, 3, seed=2).float()
+    log_decay = torch.tensor([-100.0, 0.0]).repeat(1, length, 1).requires_grad_()
+    strength = torch.full((1, length), 0.5)
     found = rule.gated_delta_rule(k, k, v, log_decay, strength, None)
-    wide = [t.double() for t in (k, k, v, log_decay, strength)]
+    found[0].sum().backward()
+    assert log_decay.grad is not None
+    assert log_decay.grad.isfinite().all()
+    wide = [t.detach().double()[0] for t in (k, v, log_decay.exp())]
     s, read = torch.zeros(2, 3).double(), []
-    for ki, vi, faded in zip(wide[1][0], wide[2][0], wide[3][0].exp(), strict=True):
+    for ki, vi, faded in zip(*wide, strict=True):
         s = faded[:, None] * s
         s = s + 0.5 * torch.outer(ki, vi - ki @ s)
         read.append(ki @ s)
