@@ -91,6 +91,7 @@ RECURRENT = {
         "short_convolution",
         "forgetting",
         "gated_delta",
+        "kimi_delta",
         "lightning",
         "mamba",
         "mamba2",

@@ -15,7 +15,7 @@ import zoo
 from zoo.cache import Cache
 from zoo.errors import SpecError
 from zoo_components.gated_delta import GatedDelta
-from zoo_components.modules import gated_delta as module_of
+from zoo_components.modules import delta_rule as module_of
 from zoo_components.norm import NoNorm
 
 WIDTH, KEY, VALUE = 6, 4, 3
@@ -84,7 +84,7 @@ def test_a_strength_of_2_turns_a_value_around() -> None:
     """With no decay, the same key again with the value 0 negates what it is mapped to."""
     k, v = torch.eye(1, 3).double().expand(1, 2, 3), torch.tensor([[[4.0], [0.0]]]).double()
     strength = torch.tensor([[1.0, 2.0]]).double()
-    read, _ = module_of.gated_delta_rule(k, k, v, torch.zeros(1, 2).double(), strength, None)
+    read, _ = module_of.gated_delta_rule(k, k, v, torch.zeros(1, 2, 1).double(), strength, None)
     torch.testing.assert_close(read, torch.tensor([[[4.0], [-4.0]]]).double())
 
 
@@ -116,7 +116,7 @@ def test_the_same_token_over_and_over_is_stable() -> None:
     length = 300
     k = torch.ones(1, length, 8) / 8**0.5
     v = randn(1, length, 4).float()
-    strength, decay = torch.full((1, length), 0.999), torch.full((1, length), -1e-4)
+    strength, decay = torch.full((1, length), 0.999), torch.full((1, length, 1), -1e-4)
     read, state = module_of.gated_delta_rule(k, k, v, decay, strength, None)
     wide = [t.double() for t in (k, k, v, decay, strength)]
     expected, state_64 = module_of.gated_delta_rule(*wide, None)  # type: ignore[call-arg, arg-type]
@@ -170,7 +170,7 @@ def test_heads_that_do_not_fit() -> None:
         zoo.read_spec({**SPEC, "attention": attention})
 
 
-@pytest.mark.parametrize("kind", ["gated_delta", "mamba2", "lightning", "linear"])
+@pytest.mark.parametrize("kind", ["gated_delta", "kimi_delta", "mamba2", "lightning", "linear"])
 def test_no_tokens_are_a_sequence_too(kind: str) -> None:
     """As for other attentions; they leave the state as it was."""
     model = zoo.build({**SPEC, "attention": kind}).double().eval()

@@ -24,6 +24,7 @@ HYBRIDS = [
     "lfm2.biased",
     "qwen3_next",
     "qwen3_next.published",
+    "kimi_linear",
     "minimax",
     "bamba",
     "bamba.biased",

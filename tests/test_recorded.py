@@ -71,6 +71,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 MIXERS: dict[str, dict[str, Any]] = {
     "mamba2": {"attention": {"kind": "mamba2", "state_size": 3}},
     "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
+    "kimi_delta": {"attention": {"kind": "kimi_delta", "head_dim": 4}},
     "lightning": {"attention": "lightning"},
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {

@@ -408,9 +408,51 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
         },
         24_011_361_280,
     ),
+    "kimi_linear": (
+        {
+            "vocab_size": 163840,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "moe_intermediate_size": 1024,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "head_dim": 72,
+            "q_lora_rank": None,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "mla_use_nope": True,
+            "rope_theta": 10000.0,
+            "rope_scaling": None,
+            "linear_attn_config": {
+                "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+                "kda_layers": [n for n in range(1, 27) if n % 4],
+                "head_dim": 128,
+                "num_heads": 32,
+                "short_conv_kernel_size": 4,
+            },
+            "num_experts": 256,
+            "num_experts_per_token": 8,
+            "num_shared_experts": 1,
+            "num_expert_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "moe_layer_freq": 1,
+            "moe_renormalize": True,
+            "moe_router_activation_func": "sigmoid",
+            "routed_scaling_factor": 2.446,
+            "use_grouped_topk": True,
+            "num_nextn_predict_layers": 0,
+            "model_max_length": 1048576,
+            "tie_word_embeddings": False,
+        },
+        49_122_675_072,
+    ),
 }
 """Configurations as they are published, and the numbers of parameters of their checkpoints: those
-of Qwen2-VL 2B, Qwen2.5-VL 7B, Pixtral 12B and Mistral Small 3.1 24B."""
+of Qwen2-VL 2B, Qwen2.5-VL 7B, Pixtral 12B, Mistral Small 3.1 24B and Kimi Linear 48B."""
 
 
 @pytest.mark.parametrize("model_type", SIZED)
@@ -712,6 +754,10 @@ REFUSED = {
     "a factor of a gate, and a bias after it": (
         with_config("falcon_h1", mlp_bias=True),
         "a factor of the gate is read with SiLU and without `mlp_bias` alone",
+    ),
+    "convolutions with another activation": (
+        tiny("kimi_linear", hidden_act="gelu"),
+        "Kimi Delta Attention is read with SiLU alone",
     ),
     "slopes that transformers does not compute": (
         inside("mpt", "attn_config", alibi_bias_max=7),

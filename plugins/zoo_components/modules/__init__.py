@@ -6,7 +6,7 @@ stack_inputs.py, padding.py   what a stack is called with, and what becomes of p
 unpadding.py                  leaving padding out of maps of single tokens
 masks.py, scores.py           which keys a query sees, and softmax(q k^T) v
 global_tokens.py              multi-head attention with global tokens
-decay.py                      sums over earlier tokens, which fade
+decay.py, delta_rule.py       sums over earlier tokens, which fade; the gated delta rule
 frequencies.py, constant.py   the frequencies of rotary positions, and numbers as tensors
 routing.py, experts.py        the parts of a mixture of experts
 dropout.py                    dropout that costs nothing where there is none
