@@ -19,7 +19,7 @@ from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
-from zoo.wording import quoted
+from zoo.wording import quoted, typed
 
 MEASURES = (
     "steps",
@@ -80,7 +80,9 @@ class TrainingRun:
         path = Path(folder)
         if not (path / RECIPE).is_file():
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
-            raise TrainingError(Problem(message, help="`zoo train` makes one"))
+            holds_runs = any(path.glob(f"*/{RECIPE}"))
+            hint = f"name the runs in it: {typed(path)}/*" if holds_runs else "`zoo train` makes one"
+            raise TrainingError(Problem(message, help=hint))
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
         found = _metrics(path)
         if found is None and not saved and weights_path(path).exists():
