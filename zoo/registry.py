@@ -230,7 +230,8 @@ def registered_near(file: str, group: str, name: str) -> str | None:
             return None
     except ZooError:
         return None
-    return f"{quoted(found)} registers it: work in its folder, or pass it as `--registry`"
+    passed = "pass it as `--registry`, in Python as `registry=zoo.load_registry(...)`"
+    return f"{quoted(found)} registers it: work in its folder, or {passed}"
 
 
 def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:
