@@ -80,8 +80,9 @@ class TrainingRun:
         path = Path(folder)
         if not (path / RECIPE).is_file():
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
-            holds_runs = any(path.glob(f"*/{RECIPE}"))
-            hint = f"name the runs in it: {typed(path)}/*" if holds_runs else "`zoo train` makes one"
+            hint = "`zoo train` makes one"
+            if any(path.glob(f"*/{RECIPE}")):
+                hint = f"name the runs in it: {typed(path)}/*"
             raise TrainingError(Problem(message, help=hint))
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
         found = _metrics(path)
