@@ -721,6 +721,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "its output and a `zoo.transformer.AttentionMaps`, not Tensor",
     ),
+    "two_outputs": Broken(
+        "builder",
+        {"output = self.head(x)": "output = self.head(x), x"},
+        ("interface",),
+        "a model returns one tensor, not tuple",
+    ),
+    "no_output": Broken(
+        "builder",
+        {"if return_attention else output": "if return_attention else None"},
+        ("interface",),
+        "the output must be a tensor (2, any, any), not NoneType\nhelp: end `forward` with `return`",
+    ),
     "small_table": Broken(
         "builder",
         {
