@@ -542,7 +542,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {"            return output\n": ""},
         ("interface",),
-        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with `return`",
+        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with",
     ),
     "table_without_values": Broken(  # those of `__init__` are gone
         "ffn",
@@ -731,7 +731,7 @@ BROKEN: Mapping[str, Broken] = {
         "builder",
         {"if return_attention else output": "if return_attention else None"},
         ("interface",),
-        "the output must be a tensor (2, any, any), not NoneType\nhelp: end `forward` with `return`",
+        "the output must be a tensor (2, any, any), not NoneType\nhelp: end `forward` with",
     ),
     "small_table": Broken(
         "builder",
