@@ -376,9 +376,14 @@ def test_what_is_not_known_may_be_in_a_missing_package(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["zoo-extras", "of-a-wheel", "of_a_wheel"])
 def test_a_package_is_included_by_the_name_that_it_is_imported_by(
-    project: Path, package: Path
+    name: str, project: Path, package: Path
 ) -> None:
-    write(project / "registry.toml", 'format = 1\ninclude = ["zoo-extras"]\n')
+    """Also where pip knows it by quite another name, which files of its models state."""
+    installed = package.parent / "of_a_wheel-1.dist-info"
+    write(installed / "METADATA", "Metadata-Version: 2.1\nName: of-a-wheel\nVersion: 1\n")
+    write(installed / "RECORD", "zoo_extras/__init__.py,,\nzoo_extras/registry.toml,,\n")
+    write(project / "registry.toml", f'format = 1\ninclude = ["{name}"]\n')
     with pytest.raises(zoo.RegistryError, match="= help: as it is imported: `zoo_extras`"):
         zoo.load_registry()
