@@ -79,8 +79,9 @@ def test_a_row_for_each_run(runs: list[Path]) -> None:
         assert row["ended"]
         for key in keys[6:]:
             assert row[key] == measured[key]
-    with pytest.raises(InputError, match="a list of folders"):
-        zoo.results(str(runs[0]))
+    for one in (str(runs[0]), runs[0]):
+        with pytest.raises(InputError, match="`runs` is a list, of one folder too"):
+            zoo.results(one)  # type: ignore[arg-type]
 
 
 def test_runs_with_several_seeds_share_a_line(

@@ -150,8 +150,8 @@ def results(runs: Iterable[str | Path]) -> list[dict[str, Any]]:
         TrainingError: a folder is none of a run, or what it holds is damaged.
         SpecError: a recipe is wrong.
     """
-    if isinstance(runs, str | Path):
-        raise InputError(f"`runs` is a list of folders, not {quoted(runs)}")
+    if isinstance(runs, str) or not isinstance(runs, Iterable):
+        raise InputError("`runs` is a list, of one folder too: `results([...])`")
     return rows_of(read_runs(runs))
 
 
