@@ -13,7 +13,7 @@ from trials import write
 
 import zoo
 from zoo.cli import run
-from zoo.registry import find_registries, shipped_registry
+from zoo.registry import find_registries, read_layers, shipped_registry
 
 # --- layers -------------------------------------------------------------------------------------
 
@@ -55,6 +55,11 @@ def test_the_layers_are_merged_first_to_last(
     assert find_registries() == [shipped_registry(), user, near]
     nearer = write(project / "a" / "registry.toml", "format = 1\n")
     assert find_registries() == [shipped_registry(), user, nearer]
+
+
+def test_a_prompt_of_python_shows_a_registry_in_a_line(layers: Callable[..., Path]) -> None:
+    registry = read_layers([layers("near", "[models]", 'mine = "mine.toml"')])
+    assert repr(registry) == "<Registry of 1 component and 1 spec>"
 
 
 def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(

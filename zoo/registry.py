@@ -28,7 +28,7 @@ from zoo.registering.registry_file import (
     RegistryFile,
     read_registry_file,
 )
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.slots import Plugin
@@ -58,6 +58,10 @@ class Registry:
     _loaded: dict[tuple[str, str], type[Any]] = field(
         default_factory=dict["tuple[str, str]", "type[Any]"], repr=False
     )
+
+    def __repr__(self) -> str:
+        components = counted(len(self.components()), "component")
+        return f"<Registry of {components} and {counted(len(self.models), 'spec')}>"
 
     def plugin(self, slot: str, kind: str, at: Callable[[], Place] | None = None) -> type[Plugin]:
         """Return the description class registered as `kind` in `slot`, imported on first use.
