@@ -542,7 +542,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {"            return output\n": ""},
         ("interface",),
-        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with `return`",
+        "must be a tensor (2, 6, 16), not NoneType\nhelp: end `forward` with",
     ),
     "table_without_values": Broken(  # those of `__init__` are gone
         "ffn",
@@ -720,6 +720,18 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("interface",),
         "its output and a `zoo.transformer.AttentionMaps`, not Tensor",
+    ),
+    "two_outputs": Broken(
+        "builder",
+        {"output = self.head(x)": "output = self.head(x), x"},
+        ("interface",),
+        "a model returns one tensor, not tuple",
+    ),
+    "no_output": Broken(
+        "builder",
+        {"if return_attention else output": "if return_attention else None"},
+        ("interface",),
+        "the output must be a tensor (2, any, any), not NoneType\nhelp: end `forward` with",
     ),
     "small_table": Broken(
         "builder",

@@ -836,7 +836,10 @@ def test_a_project_that_one_is_not_in(
     write_plugin(project, GOOD)
     assert run(["build", "spec.toml", "-o", "out"]) == 0
     monkeypatch.chdir(project.parent)
-    help_ = f"= help: `{project}/registry.toml` registers it: work in its folder, or pass it as"
+    help_ = (
+        f"= help: `{project}/registry.toml` registers it: work in its folder, or pass it as "
+        "`--registry`, in Python as `registry=zoo.load_registry(...)`\n"
+    )
     for command, source in (("validate", "spec.toml"), ("load", "out")):
         assert help_ in refused(command, f"{project.name}/{source}")
     (project / "registry.toml").write_text("broken")  # a hint must not raise a second error

@@ -461,8 +461,10 @@ def test_wrong_arguments(options: dict[str, Any], told: str) -> None:
 
 
 def test_no_list_of_models() -> None:
-    with pytest.raises(zoo.InputError, match="`models` is a list of models, not `gpt2`"):
-        zoo.bench("gpt2")
+    one: Any
+    for one in ("gpt2", zoo.build(DECODER)):
+        with pytest.raises(zoo.InputError, match="`models` is a list, of one model too"):
+            zoo.bench(one)
     with pytest.raises(zoo.InputError, match="`models` is empty"):
         zoo.bench([])
 

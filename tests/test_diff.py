@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -385,8 +386,10 @@ def test_in_python_a_side_is_whatever_is_a_spec_or_weights(folder: Path) -> None
 
 def test_in_python_anything_else_is_refused() -> None:
     model: Any = zoo.build(SMALL)
-    with pytest.raises(TypeError, match="a spec is a path, the name of a registered model"):
-        zoo.diff(SMALL, model)
+    for call in (partial(zoo.diff, SMALL), partial(zoo.flops, size=3), zoo.read_spec):
+        with pytest.raises(TypeError, match="not a model, whose spec is its attribute `spec`"):
+            call(model)
+    assert zoo.diff(SMALL, model.spec)["equal"]
 
 
 # --- errors and costs ---------------------------------------------------------------------------

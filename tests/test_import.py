@@ -510,7 +510,9 @@ def test_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["My model (1)", "ü", "a" * 129])
 def test_a_folder_whose_name_no_model_can_have(source: Path, name: str) -> None:
     folder = source.rename(source.parent / name)
-    with pytest.raises(zoo.ZooError, match=r"cannot be the name of a model(?s:.*)--name") as error:
+    with pytest.raises(
+        zoo.ZooError, match=r"cannot be the name of a model(?s:.*)--name.*A to Z"
+    ) as error:
         plan_import(folder)
     assert error.value.problems[0].place == Place(str(folder))
     with pytest.raises(zoo.ZooError, match="`ö` cannot be the name of a model"):

@@ -124,6 +124,13 @@ def test_only_loosens_nothing_else(tiny: Path) -> None:
 # --- the report -----------------------------------------------------------------------------------
 
 
+def test_a_prompt_of_python_shows_the_report_in_a_line(tiny: Path) -> None:
+    report = zoo.load(tiny).load_report
+    assert repr(report).startswith(f"<LoadReport {report.name}: {len(report.tensors)} tensors: ")
+    assert "\n" not in repr(report)
+    assert len(repr(report)) < 150
+
+
 def test_the_report_accounts_for_every_tensor(tiny: Path) -> None:
     model = zoo.load(tiny, dtype=torch.bfloat16, only=["encoder.*"])
     report, state = model.load_report, model.state_dict()

@@ -308,6 +308,41 @@ def test_zoo_load_warns_of_a_component_that_was_changed_after_saving(project: Pa
         assert run(["load", "out"]) == 0
 
 
+RENAMING = """
+from pydantic import Field
+from zoo.component import PositiveFloat
+from zoo_components.ffn import Mlp
+
+
+class Mine(Mlp):
+    slope: PositiveFloat = 0.1
+"""
+
+
+def test_a_renamed_key_begins_with_the_value_of_the_former_one(project: Path) -> None:
+    """As the page on plugins says: files that state the former key are read, under a name of the
+    component that is no longer used in specs too."""
+    (project / "mine.py").write_text(RENAMING)
+    (project / "registry.toml").write_text('format = 1\n[ffn]\nformer = "mine.py:Mine"\n')
+    (project / "spec.toml").write_text(SPEC + 'ffn = { kind = "former", slope = 0.3 }\n')
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    lines = (
+        '    negative_slope: PositiveFloat = Field(default_factory=lambda data: data["slope"])\n'
+    )
+    (project / "mine.py").write_text(RENAMING + lines)
+    with (project / "registry.toml").open("a") as file:
+        file.write('renamed = "mine.py:Mine"\n')
+    for name in [name for name in sys.modules if name.startswith("zoo_plugin_file_mine")]:
+        del sys.modules[name]  # as in another process
+    with pytest.warns(ReplacedPluginWarning):
+        ffn = zoo.load("out").spec.model.decoder.block.ffn
+    assert (ffn.kind, ffn.negative_slope) == ("former", 0.3)
+    stated = {"kind": "renamed", "negative_slope": 0.4}
+    spec = zoo.read_spec({"extends": "spec", "name": "other", "ffn": stated})
+    ffn = spec.model.decoder.block.ffn
+    assert (ffn.kind, ffn.negative_slope) == ("renamed", 0.4)
+
+
 def test_the_shipped_registry_is_read_once_for_all_versions(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

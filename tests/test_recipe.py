@@ -39,6 +39,18 @@ def test_shipped_recipes_are_valid(path: Path) -> None:
 # The replaced text, its replacement, the text that the error points at, and the message.
 MISTAKES = {
     "unknown key": ("steps = 12", "stepps = 12", "stepps", "did you mean `steps`?"),
+    "key of another table": (
+        "steps = 12",
+        "steps = 12\nlearning_rate = 1e-3",
+        "learning_rate",
+        "`lr` is a key of `[optimizer]`",
+    ),
+    "key of the top level": (
+        "steps = 12",
+        "steps = 12\nseed = 1",
+        "seed = 1\n",
+        "`seed` stands above all tables",
+    ),
     "missing key": ("steps = 12", "", "training]", "the key `steps` is missing"),
     "wrong type": (
         "steps = 12",

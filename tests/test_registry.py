@@ -13,7 +13,7 @@ from trials import write
 
 import zoo
 from zoo.cli import run
-from zoo.registry import find_registries, shipped_registry
+from zoo.registry import find_registries, read_layers, shipped_registry
 
 # --- layers -------------------------------------------------------------------------------------
 
@@ -55,6 +55,11 @@ def test_the_layers_are_merged_first_to_last(
     assert find_registries() == [shipped_registry(), user, near]
     nearer = write(project / "a" / "registry.toml", "format = 1\n")
     assert find_registries() == [shipped_registry(), user, nearer]
+
+
+def test_a_prompt_of_python_shows_a_registry_in_a_line(layers: Callable[..., Path]) -> None:
+    registry = read_layers([layers("near", "[models]", 'mine = "mine.toml"')])
+    assert repr(registry) == "<Registry of 1 component and 1 spec>"
 
 
 def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
@@ -376,9 +381,14 @@ def test_what_is_not_known_may_be_in_a_missing_package(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["zoo-extras", "of-a-wheel", "of_a_wheel"])
 def test_a_package_is_included_by_the_name_that_it_is_imported_by(
-    project: Path, package: Path
+    name: str, project: Path, package: Path
 ) -> None:
-    write(project / "registry.toml", 'format = 1\ninclude = ["zoo-extras"]\n')
+    """Also where pip knows it by quite another name, which files of its models state."""
+    installed = package.parent / "of_a_wheel-1.dist-info"
+    write(installed / "METADATA", "Metadata-Version: 2.1\nName: of-a-wheel\nVersion: 1\n")
+    write(installed / "RECORD", "zoo_extras/__init__.py,,\nzoo_extras/registry.toml,,\n")
+    write(project / "registry.toml", f'format = 1\ninclude = ["{name}"]\n')
     with pytest.raises(zoo.RegistryError, match="= help: as it is imported: `zoo_extras`"):
         zoo.load_registry()

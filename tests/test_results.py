@@ -79,8 +79,9 @@ def test_a_row_for_each_run(runs: list[Path]) -> None:
         assert row["ended"]
         for key in keys[6:]:
             assert row[key] == measured[key]
-    with pytest.raises(InputError, match="a list of folders"):
-        zoo.results(str(runs[0]))
+    for one in (str(runs[0]), runs[0]):
+        with pytest.raises(InputError, match="`runs` is a list, of one folder too"):
+            zoo.results(one)  # type: ignore[arg-type]
 
 
 def test_runs_with_several_seeds_share_a_line(
@@ -265,6 +266,8 @@ def test_what_is_no_run(runs: list[Path]) -> None:
     Path("stray").mkdir()
     with pytest.raises(TrainingError, match=r"`stray` is no folder of a run: it has no recipe"):
         zoo.results([runs[0], "stray"])
+    with pytest.raises(TrainingError, match=rf"name the runs in it: {runs[0].parent}/\*"):
+        zoo.results([runs[0].parent])
     for damaged in ("{", "[" * 99999):
         (runs[0] / "metrics.json").write_text(damaged)
         with pytest.raises(TrainingError, match=r"metrics\.json: error: it cannot be read: "):

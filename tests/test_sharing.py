@@ -150,7 +150,15 @@ def test_a_model_and_its_file_are_moved_together(
 
 @pytest.mark.parametrize(
     "output",
-    ["cards", "mine.v1", "my model.toml", "cards/names.toml", "d.toml", f"{'m' * 129}.toml"],
+    [
+        "cards",
+        "mine.v1",
+        "my model.toml",
+        "größe.toml",
+        "cards/names.toml",
+        "d.toml",
+        f"{'m' * 129}.toml",
+    ],
 )
 def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
     output: str, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
@@ -163,7 +171,7 @@ def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
     assert run(["push", "model", "there", "--license", "CC0-1.0", "-o", output]) == 2
     told = capsys.readouterr().err
     assert "is not the name of a model's file" in told
-    assert "up to 128 letters" in told
+    assert "a name has up to 128 of the letters A to Z and a to z, digits, `.`, `_` and `-`" in told
     assert contents(project) == before
 
 

@@ -277,7 +277,11 @@ def test_a_certificate_of_nobody_is_refused(
     fetch: Pull, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(SourceError, match=r"no valid certificate.*\n.*help: SSL_CERT_FILE names"):
+    authority = "SSL_CERT_FILE names the file of an authority"
+    with pytest.raises(SourceError, match=rf"no valid certificate.*\n.*help: {authority}"):
+        fetch()
+    monkeypatch.setenv("SSL_CERT_FILE", "nothing.pem")
+    with pytest.raises(SourceError, match=r"SSL_CERT_FILE names `nothing\.pem`, which is no file"):
         fetch()
     assert hub.requests == []
 
@@ -291,6 +295,10 @@ def test_who_cannot_be_reached_is_told(
     told = refused("pull", "small.v1")
     assert told.startswith("/"), "the model's file is named"
     assert f"small.v1.toml: error: {asked} by the proxy of `https_proxy`: Connection" in told
+    assert "secret" not in told
+    monkeypatch.setenv("https_proxy", "http://me:secret@127.0.0.1:port")
+    told = refused("pull", "small.v1")
+    assert "failed: InvalidURL by the proxy of `https_proxy`: nonnumeric port: 'port'" in told
     assert "secret" not in told
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     nobody = {"kind": "https", "url": "https://127.0.0.1:1"}

@@ -173,9 +173,11 @@ def test_saved_models_of_two_builders_are_told_apart_by_them(tmp_path: Path) -> 
     assert [row["builder"] for row in rows] == ["decoder", "encoder"]
 
 
-@pytest.mark.parametrize("spec", ["gpt2", Path("tiny.toml"), BASE, zoo.read_spec(BASE)])
+@pytest.mark.parametrize(
+    "spec", ["gpt2", Path("tiny.toml"), BASE, zoo.read_spec(BASE), zoo.build(BASE)]
+)
 def test_no_list_of_models(spec: Any) -> None:
-    with pytest.raises(zoo.InputError, match="`specs` is a list of models, not `"):
+    with pytest.raises(zoo.InputError, match="`specs` is a list, of one model too"):
         zoo.table(spec)
 
 

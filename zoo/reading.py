@@ -118,6 +118,8 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
             entry.folder / entry.target, lambda: entry.place, budget=registry.budget
         )
     expected = "a spec is a path, the name of a registered model, TOML text or a dict"
+    if isinstance(getattr(source, "spec", None), ModelSpec):
+        raise TypeError(f"{expected}, not a model, whose spec is its attribute `spec`")
     path = checked_path(source, expected)
     if path.suffix != ".toml" and not os.path.exists(path):
         raise SpecError(_nothing(source, registry))

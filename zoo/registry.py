@@ -28,7 +28,7 @@ from zoo.registering.registry_file import (
     RegistryFile,
     read_registry_file,
 )
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.slots import Plugin
@@ -58,6 +58,10 @@ class Registry:
     _loaded: dict[tuple[str, str], type[Any]] = field(
         default_factory=dict["tuple[str, str]", "type[Any]"], repr=False
     )
+
+    def __repr__(self) -> str:
+        components = counted(len(self.components()), "component")
+        return f"<Registry of {components} and {counted(len(self.models), 'spec')}>"
 
     def plugin(self, slot: str, kind: str, at: Callable[[], Place] | None = None) -> type[Plugin]:
         """Return the description class registered as `kind` in `slot`, imported on first use.
@@ -230,7 +234,8 @@ def registered_near(file: str, group: str, name: str) -> str | None:
             return None
     except ZooError:
         return None
-    return f"{quoted(found)} registers it: work in its folder, or pass it as `--registry`"
+    passed = "pass it as `--registry`, in Python as `registry=zoo.load_registry(...)`"
+    return f"{quoted(found)} registers it: work in its folder, or {passed}"
 
 
 def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import os
 import re
 import ssl
 import time
@@ -113,11 +114,14 @@ def request(
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             message = f"{url} has no valid certificate: {error.reason}"
             hint = "SSL_CERT_FILE names the file of an authority of your own"
+            named = os.environ.get("SSL_CERT_FILE", "")
+            if named and not os.path.isfile(named):  # which the library passes over in silence
+                hint = f"SSL_CERT_FILE names {quoted(named)}, which is no file"
             raise SourceError(Problem(message, help=hint)) from None
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise ConnectionError(f"{url} cannot be reached{_by_proxy(url)}: {reason}") from None
     except http.client.HTTPException as error:
-        raise ConnectionError(f"{type(error).__name__}: {error}") from None
+        raise ConnectionError(f"{type(error).__name__}{_by_proxy(url)}: {error}") from None
     with cast("http.client.HTTPResponse", response) as answer:
         _refuse_encoded(url, answer)
         yield answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from statistics import median
 from typing import get_args
 
@@ -158,8 +157,8 @@ def _read_tasks(tasks: str | Sequence[str] | None) -> list[Task] | None:
 
 def _read_models(models: Iterable[Comparable], registry: Registry) -> list[Side]:
     """Return the models, of which there is one at least."""
-    if isinstance(models, str | Path | Mapping | ModelSpec):
-        raise InputError(f"`models` is a list of models, not {quoted(models)}")
+    if isinstance(models, str | Mapping) or not isinstance(models, Iterable):
+        raise InputError("`models` is a list, of one model too: `bench([...])`")
     sides = [Side.of(source, registry) for source in models]
     if not sides:
         raise InputError("`models` is empty: there is nothing to measure")

@@ -148,7 +148,8 @@ def _check_manifest(path: Path) -> None:
 
     if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
-        hint = "its stem is the model's name: up to 128 letters, digits, `.`, `_` and `-`"
+        allowed = "up to 128 of the letters A to Z and a to z, digits, `.`, `_` and `-`"
+        hint = f"it is that of the model and `.toml`, as `tiny.v1.toml`; a name has {allowed}"
         raise StoreError(Problem(message, help=hint))
     if os.path.exists(path):
         message = f"{quoted(path)} is there already"

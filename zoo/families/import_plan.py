@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError, noted
-from zoo.extends import NAME_PATTERN
+from zoo.extends import NAME_PATTERN, NAME_RULE
 from zoo.families.adapters.adapter import read_adapter
 from zoo.families.adapters.merging import adapted
 from zoo.families.adapters.tensor import Adapted
@@ -208,7 +208,7 @@ def _check_name(name: str, where: Place) -> None:
     """Raise `WeightsError` if a model cannot have this name."""
     if not NAME_PATTERN.fullmatch(name):
         message = f"{quoted(name)} cannot be the name of a model"
-        hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
+        hint = f"`--name`, in Python `name`, states another, which has {NAME_RULE}"
         raise WeightsError(Problem(message, where, hint))
 
 

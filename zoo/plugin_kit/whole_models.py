@@ -139,7 +139,13 @@ class BuilderDriver(Driver):
         masks = dict.fromkeys(self.masks.values())
         expect_call(self.model.forward, *inputs, **masks, return_attention=True)
         output = self(*inputs)[0]
-        expect("the output", output, BATCH, *[None] * (output.dim() - 1))
+        of_tensor = isinstance(output, torch.Tensor)
+        if not (of_tensor or output is None):
+            raise PromiseError(
+                f"a model returns one tensor, not {type(output).__name__}",
+                help="join what several heads compute, as by `torch.cat`",
+            )
+        expect("the output", output, BATCH, *[None] * (output.dim() - 1 if of_tensor else 2))
         returned: object = self.model(*inputs, return_attention=True)
         if not (
             isinstance(returned, tuple)

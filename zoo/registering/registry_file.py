@@ -142,10 +142,13 @@ class RegistryFile:
             def place(index: int = index) -> Place:
                 return self._document.place(("include", index), value=True)
 
-            if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
+            named = isinstance(package, str) and re.fullmatch(r"[A-Za-z_]\w*", package)
+            spec = _module_spec(package) if named else None
+            hint = _as_imported(package) if spec is None else None
+            if hint or not named:
                 message = "`include` must be the name of an installed package, or an array of names"
-                self._report(message, place(), _as_imported(package))
-            elif (spec := _module_spec(package)) is None:
+                self._report(message, place(), hint)
+            elif spec is None:
                 self.missing.append(Missing(package, self._document, ("include", index)))
             elif not (folders := spec.submodule_search_locations):
                 self._report(f"{quoted(package)} is a module, and no package", place())
@@ -279,10 +282,17 @@ _FORMS = {
 def _as_imported(name: object) -> str | None:
     """Return a hint for the name that a package is installed by, where it is imported by another;
     None for other values."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     imported = str(name).replace("-", "_")
-    if imported == name or not imported.isidentifier() or _module_spec(imported) is None:
+    if imported != name and imported.isidentifier() and _module_spec(imported) is not None:
+        return f"as it is imported: {quoted(imported)}"
+    try:
+        files = distribution(str(name)).files or ()
+    except (PackageNotFoundError, ValueError):
         return None
-    return f"as it is imported: {quoted(imported)}"
+    found = [file.parts[0] for file in files if file.parts[1:] == (FILE_NAME,)]
+    return f"as it is imported: {quoted(found[0])}" if found else None
 
 
 def _module_spec(package: str) -> ModuleSpec | None:

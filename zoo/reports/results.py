@@ -19,7 +19,7 @@ from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
-from zoo.wording import quoted
+from zoo.wording import quoted, typed
 
 MEASURES = (
     "steps",
@@ -80,7 +80,10 @@ class TrainingRun:
         path = Path(folder)
         if not (path / RECIPE).is_file():
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
-            raise TrainingError(Problem(message, help="`zoo train` makes one"))
+            hint = "`zoo train` makes one"
+            if any(path.glob(f"*/{RECIPE}")):
+                hint = f"name the runs in it: {typed(path)}/*"
+            raise TrainingError(Problem(message, help=hint))
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
         found = _metrics(path)
         if found is None and not saved and weights_path(path).exists():
@@ -147,8 +150,8 @@ def results(runs: Iterable[str | Path]) -> list[dict[str, Any]]:
         TrainingError: a folder is none of a run, or what it holds is damaged.
         SpecError: a recipe is wrong.
     """
-    if isinstance(runs, str | Path):
-        raise InputError(f"`runs` is a list of folders, not {quoted(runs)}")
+    if isinstance(runs, str) or not isinstance(runs, Iterable):
+        raise InputError("`runs` is a list, of one folder too: `results([...])`")
     return rows_of(read_runs(runs))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
@@ -18,7 +17,6 @@ from zoo.showing.children import distinctive_values, is_absent
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec
-from zoo.wording import quoted
 
 WIDEST = 40
 """The most characters of a cell in the text; the data has all."""
@@ -52,8 +50,8 @@ def table(
         InputError: `specs` is one model, or a model cannot be called with `size` tokens.
         ZooError: a spec cannot be read.
     """
-    if isinstance(specs, str | Path | Mapping | ModelSpec):
-        raise InputError(f"`specs` is a list of models, not {quoted(specs)}")
+    if isinstance(specs, str | Mapping) or not isinstance(specs, Iterable):
+        raise InputError("`specs` is a list, of one model too: `table([...])`")
     registry = load_registry() if registry is None else registry
     sides = [Side.of(source, registry) for source in specs]
     if not sides:

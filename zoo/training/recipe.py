@@ -40,7 +40,7 @@ from zoo.training.tables import (
     Training,
 )
 from zoo.validating.value_errors import deepest, nearest_literal, path_in, value_message
-from zoo.wording import counted, did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, meant, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,
@@ -180,6 +180,21 @@ def recipe_of(document: Document) -> Recipe:
     return Recipe(head=head, document=document, **tables)
 
 
+def _home(name: str, path: tuple[str, ...]) -> str | None:
+    """Return a help text for a key that another table has than the one at `path`. A table that can
+    be left out is none: its `dropout` is more often meant for the model."""
+    if path and meant(name) in Head.model_fields:
+        return f"`{meant(name)}` stands above all tables"
+    of_tables = {
+        **{table: tuple(kinds.values()) for table, kinds in KINDS.items()},
+        **{table: (cls,) for table, cls in TABLES.items()},
+    }
+    for table, classes in of_tables.items():
+        if (table,) != path and any(meant(name) in cls.model_fields for cls in classes):
+            return f"`{meant(name)}` is a key of `[{table}]`"
+    return None
+
+
 def _contradictions(document: Document, tables: Mapping[str, Any]) -> Iterator[Problem]:
     """What tables state that does not fit others. A table that is wrong itself is None."""
     data, training, schedule = (tables[name] for name in ("data", "training", "schedule"))
@@ -306,7 +321,7 @@ class _Reader:
             self.findings.add(Problem(f"the key `{name}` is missing", place, help))
         elif details["type"] == "extra_forbidden":
             name, place = str(inner[-1]), self.document.place(where)
-            hint = did_you_mean(name, known) if len(inner) == 1 else None
+            hint = (_home(name, path) or did_you_mean(name, known)) if len(inner) == 1 else None
             self.findings.add(Problem(f"unknown key {quoted(name)}", place, hint))
         else:
             place = self.document.place(where, value=True)

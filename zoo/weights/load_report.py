@@ -67,6 +67,9 @@ class LoadReport:
     seed: str | None
     tensors: tuple[TensorReport, ...]
 
+    def __repr__(self) -> str:
+        return f"<LoadReport {self.summary().partition(chr(10))[0]}; text() tells each>"
+
     def data(self) -> dict[str, Any]:
         """The report as plain data."""
         rows = [{**row._asdict(), "cast": row.cast} for row in self.tensors]
