@@ -158,6 +158,7 @@ SOURCES: Data = {
 
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
+    "attention.sparse_latent": Case({"index_head_dim": 8}, ROTARY),
     "attention.cross_layer": Case({}, SOURCES),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
@@ -198,7 +199,7 @@ FIELDS: Mapping[str, Case] = {
         for kind in ("multi_head", "cross_layer")
         for name, case in OF_HEADS.items()
     },
-    **{f"attention.latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
+    **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),
