@@ -114,6 +114,7 @@ SPARSE_LATENT = {
     "index_head_dim": 7,
     "index_topk": 3,
 }
+SHARED_SPARSE_LATENT = {**LATENT, "kind": "shared_sparse_latent"}
 PAIR = {
     "builder": "encoder_decoder",
     "vocab": None,
@@ -176,6 +177,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention": LATENT | {"q_temperature": "log", "q_temperature_floor": 2.0},
     },
     "sparse_latent": {"position": "rotary", "attention": SPARSE_LATENT},
+    "shared_sparse_latent": {
+        "position": "rotary",
+        "n_layers": 3,
+        "attention": SPARSE_LATENT,
+        "decoder": {"layers": [{"at": [1], "attention": SHARED_SPARSE_LATENT}]},
+    },
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
     "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},
@@ -248,6 +255,7 @@ def test_components(name: str) -> None:
         "gate",
         "latent",
         "sparse_latent",
+        "shared_sparse_latent",
         "differential",
         "forgetting",
         "shared_keys_turned",

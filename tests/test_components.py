@@ -39,6 +39,12 @@ NEEDS: dict[str, dict[str, Any]] = {
         "index_head_dim": 5,
         "index_topk": 2,
     },
+    "attention.shared_sparse_latent": {
+        "kv_lora_rank": 6,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 5,
+    },
     "ffn.moe": {"n_experts": 4, "top_k": 2},
     "ffn.normed_moe": {"n_experts": 4, "top_k": 2},
     "ffn.residual_stack": {"expansion_factor": 1.5},
@@ -133,6 +139,11 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "attention.cross_layer":  # the first layer has keys and values for it
         layers = {"layers": [{"last": 1, "self_attn": kind}]}
         return sizes | own | {"builder": "decoder", "vocab": 11, "decoder": layers}
+    if name == "attention.shared_sparse_latent":  # the first layer chooses keys for it
+        first = {"kind": "sparse_latent", **NEEDS["attention.sparse_latent"]}
+        last = {"last": 1, "self_attn": {"kind": kind, **NEEDS[name]}}
+        stack = {"self_attn": first, "layers": [last]}
+        return sizes | own | {"builder": "decoder", "vocab": 11, "decoder": stack}
     alone = slot in ("embedding", "head") or name in BESIDE
     host = ENCODER if alone or name == "attention.none" else ENCODER_DECODER
     if name in RECURRENT:

@@ -12,6 +12,7 @@ from references.attention_cases import (
     LENGTH,
     check_equal,
     described_latent,
+    described_shared_sparse_latent,
     described_sparse_latent,
     layer_norm,
     made,
@@ -22,7 +23,9 @@ from references.attention_cases import (
 from torch import Tensor
 
 import zoo
+from zoo.context import SharedKeys
 from zoo.errors import SpecError
+from zoo.showing.show import summary_data, summary_text
 from zoo_components.norm import NoNorm
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -84,6 +87,46 @@ def test_scores_are_in_float32_at_least() -> None:
     assert (
         indexer.double()(x.double(), x.double(), x.double()[:, None], None).dtype == torch.float64
     )
+
+
+# --- layers that attend to what an earlier one chose ----------------------------------------------
+
+
+@pytest.mark.parametrize("topk", [2, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_later_layer_attends_to_what_an_earlier_one_chose(causal: bool, topk: int) -> None:
+    first, later = described_sparse_latent(index_topk=topk), described_shared_sparse_latent()
+    choosing, attending, keys = made(first), made(later), SharedKeys()
+    x, states = randn(2, LENGTH, 6), randn(2, LENGTH, 6, seed=9)
+    mask = some_mask(2, 1, LENGTH, LENGTH)
+    with pytest.raises(ValueError, match="has not put its choice here"):
+        attending(states, keys=keys)
+    with pytest.raises(ValueError, match="needs the `keys` that another layer chose"):
+        attending(states)
+    choosing(x, mask=mask, causal=causal, keys=keys)
+    found, _ = attending(states, mask=mask, causal=causal, keys=keys)
+    tensors = dict(choosing.named_parameters())
+    chosen = reference.chosen_keys(first, tensors, x, mask=mask, causal=causal)
+    expected = reference.latent(later, dict(attending.named_parameters()), states, mask=chosen)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_each_layer_gets_the_choice_of_the_last_one_before_it() -> None:
+    model = zoo.build(sharing(5, [1, 3, 4]), dtype=torch.float64)
+    attentions = [layer.self_attn for layer in model.decoder.layers]
+    given = []
+    for attention in attentions:
+        attention.register_forward_pre_hook(
+            lambda _, __, options: given.append(options["keys"]), with_kwargs=True
+        )
+    model(torch.arange(12)[None])
+    assert [given.index(keys) for keys in given] == [0, 0, 2, 2, 2]
+    assert "keys of layers 0, 2" in summary_text(summary_data(model.spec))
+
+
+def test_there_is_a_layer_that_chooses() -> None:
+    with pytest.raises(SpecError, match="layer 0 attends to the keys that a layer before it chose"):
+        zoo.read_spec(sharing(2, [0]))
 
 
 # --- the loss of the indexer --------------------------------------------------------------------
@@ -180,6 +223,14 @@ ATTENTION: dict[str, Any] = {
 }
 
 
+def sharing(n_layers: int, at: list[int]) -> dict[str, Any]:
+    """A decoder in which these layers have no indexer."""
+    own = {key: value for key, value in ATTENTION.items() if "index" not in key}
+    rule = {"at": at, "self_attn": own | {"kind": "shared_sparse_latent"}}
+    layers = {"decoder": {"layers": [rule]}}
+    return {**SPEC, "n_layers": n_layers, "attention": ATTENTION, **layers}
+
+
 def test_flops() -> None:
     """Where a query may not attend to all keys, the indexer reads all: three maps, a product for
     each head and key, and the weighted sum over heads."""
@@ -192,7 +243,9 @@ def test_flops() -> None:
         )
     )
     maps = 2 * t * (24 * 3 * 10 + 64 * 10 + 64 * 3)
-    assert sparse - latent == 2 * (maps + 2 * t * t * 3 * 10 + 2 * t * t * 3)
+    indexer = maps + 2 * t * t * 3 * 10 + 2 * t * t * 3
+    assert sparse - latent == 2 * indexer
+    assert zoo.flops(sharing(2, [1]), t)["forward"] - latent == indexer
 
 
 def test_what_deepseek_v3_2_keeps_and_has() -> None:

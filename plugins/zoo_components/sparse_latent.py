@@ -67,6 +67,10 @@ class SparseLatent(WithinSequence, Latent):
         return self
 
     @property
+    def offers_keys(self) -> Literal["chosen"]:
+        return "chosen"
+
+    @property
     def rotation_key(self) -> str | None:
         return None if self.index_halves == "kept" else "index_halves"
 
@@ -105,3 +109,24 @@ class SparseLatent(WithinSequence, Latent):
             auxiliary_loss=self.auxiliary_loss,
         )
         return module
+
+
+class SharedSparseLatent(WithinSequence, Latent):
+    """The attention `latent`, in which each query attends to the few keys that the last layer
+    before it with the attention `sparse_latent` chose (arXiv:2603.12201; GLM-5)."""
+
+    @property
+    def needs_keys(self) -> Literal["chosen"]:
+        return "chosen"
+
+    def layout(self) -> Layout:
+        label = (
+            f"shared_sparse_latent, {counted(self.n_heads, 'head')}, "
+            f"kv_lora_rank {self.kv_lora_rank}"
+        )
+        return replace(super().layout(), label=label)
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.sparse_latent import SharedSparseLatentAttention
+
+        return self._module(SharedSparseLatentAttention)

@@ -598,10 +598,6 @@ REFUSED = {
         with_config("axk1", head_dim=3),
         "`head_dim` must be that of `qk_rope_head_dim`",
     ),
-    "layers that attend to what an earlier one chose": (
-        with_config("glm_moe_dsa", indexer_types=["full", "shared"]),
-        "layers that attend to the keys that the indexer of an earlier layer chose",
-    ),
     "no layers": (
         llama(num_hidden_layers=0),
         "`n_layers` must be at least 1, not the integer `0`",

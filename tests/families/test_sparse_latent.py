@@ -16,7 +16,7 @@ from families.checkpoints import make_model, save
 from families.conformance import registry
 from zoo.transformer import Transformer
 
-NAMES = ["deepseek_v32", "glm_moe_dsa"]
+NAMES = ["deepseek_v32", "glm_moe_dsa", "glm_moe_dsa.shared"]
 PROMPTS = [[5, 17, 33, 8, 61, 29, 44, 70, 12], [9, 50, 23], [77, 31, 64, 15, 42, 6]]
 """Of which the first and the last are longer than the three keys that a query attends to."""
 N_NEW = 8

@@ -252,6 +252,21 @@ def sparse_latent(
     positions: list[int] | None = None,
 ) -> Tensor:
     """`latent` with the keys that equation (1) of DeepSeek-V3.2 (arXiv:2512.02556) chooses."""
+    chosen = chosen_keys(a, w, x, mask=mask, causal=causal, turn=turn, positions=positions)
+    return latent(a, w, x, mask=chosen, turn=turn, bias=bias, positions=positions)
+
+
+def chosen_keys(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    turn: Turn | None = None,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """Which keys each query of each head attends to, (rows, heads, query, key)."""
     allowed = torch.ones(len(x), a.n_heads, x.shape[1], x.shape[1], dtype=torch.bool)
     allowed = allowed if mask is None else allowed & mask
     allowed = allowed.tril() if causal else allowed
@@ -261,7 +276,7 @@ def sparse_latent(
         seen = [j for j in range(x.shape[1]) if allowed[b, h, i, j]]
         best = sorted(seen, key=lambda j: (-scores[b][i][j].item(), j))
         chosen[b, h, i, best[: a.index_topk]] = True
-    return latent(a, w, x, mask=chosen, turn=turn, bias=bias, positions=positions)
+    return chosen
 
 
 def index_scores(

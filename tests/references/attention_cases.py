@@ -16,7 +16,7 @@ from zoo_components.differential import Differential
 from zoo_components.latent import Latent
 from zoo_components.linear_attention import Linear
 from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
-from zoo_components.sparse_latent import SparseLatent
+from zoo_components.sparse_latent import SharedSparseLatent, SparseLatent
 
 LENGTH = 5
 HEAD = 4
@@ -84,6 +84,12 @@ def described_latent(**fields: Any) -> Latent:
 def described_sparse_latent(**fields: Any) -> SparseLatent:
     stated = SMALL_LATENT | {"index_n_heads": 2, "index_head_dim": 6, "index_topk": 2} | fields
     return SparseLatent(kind="sparse_latent", norm=NoNorm(kind="none", width=6), **stated)
+
+
+def described_shared_sparse_latent(**fields: Any) -> SharedSparseLatent:
+    stated = SMALL_LATENT | fields
+    norm = NoNorm(kind="none", width=6)
+    return SharedSparseLatent(kind="shared_sparse_latent", norm=norm, **stated)
 
 
 def described_differential(**fields: Any) -> Differential:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zoo.cache import AttentionCache
+from zoo.context import SharedKeys
 from zoo.linear import Linear
 from zoo.position import Rotation
 from zoo_components.modules.heads import split_heads
@@ -107,11 +108,12 @@ class SparseLatentAttention(LatentAttention):
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
+        keys: SharedKeys | None = None,
         cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As that of `LatentAttention`, from `x` to itself: the description refuses a memory. The
-        cache holds the keys of the indexer too."""
+        cache holds the keys of the indexer too. `keys` is where later layers find the choice."""
         queried = self._queried(x)
         queries = self._queries(queried, rotation, positions)
         latent, k_rope = self._latents(x, None, rotation, None)
@@ -119,12 +121,15 @@ class SparseLatentAttention(LatentAttention):
         if cache is not None:
             latent, k_rope, index_keys = cache.extend(latent, k_rope, index_keys)
         learns = self.training and self.auxiliary_loss_coefficient > 0 and cache is None
-        scores = seen = None
+        scores = seen = choice = None
         if learns or self._hides(latent.shape[-2]):
             if causal and x.shape[-2] > 1:  # the one query is the last key
                 mask, causal = join(mask, causal_mask(x, latent)), False
             scores = self.indexer(x.detach(), queried.detach(), index_keys, rotation)
-            seen, mask = mask, join(mask, chosen(scores.detach(), mask, self.topk))
+            choice = chosen(scores.detach(), mask, self.topk)
+            seen, mask = mask, join(mask, choice)
+        if keys is not None:
+            keys.put_chosen(choice)
         output, weights = self._attended(
             queries,
             latent,
@@ -150,6 +155,38 @@ class SparseLatentAttention(LatentAttention):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the loss of the last call, whose graph cannot be copied."""
         return {**self.__dict__, "auxiliary_loss": None}
+
+
+class SharedSparseLatentAttention(LatentAttention):
+    """A `LatentAttention` to the keys that an earlier layer chose."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        keys: SharedKeys | None = None,
+        cache: AttentionCache | None = None,
+        return_weights: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As that of `LatentAttention`, from `x` to itself, with the choice that is in `keys`."""
+        if keys is None:
+            raise ValueError("this attention needs the `keys` that another layer chose")
+        return super().forward(
+            x,
+            mask=join(mask, keys.get_chosen()),
+            causal=causal,
+            rotation=rotation,
+            bias=bias,
+            positions=positions,
+            cache=cache,
+            return_weights=return_weights,
+        )
 
 
 def chosen(scores: torch.Tensor, mask: torch.Tensor | None, topk: int) -> torch.Tensor:
