@@ -654,6 +654,29 @@ BROKEN: Mapping[str, Broken] = {
         "the keys and values of an earlier layer change nothing, although `needs_keys` says",
         "from zoo.slots import KeyForm",
     ),
+    "choice_not_offered": Broken(
+        "attention",
+        {
+            INCREMENTAL: "    @property\n    def offers_keys(self) -> str:\n"
+            f'        return "chosen"\n\n{INCREMENTAL}',
+            "positions: torch.Tensor | None = None,": (
+                "positions: torch.Tensor | None = None, keys=None,"
+            ),
+        },
+        ("interface",),
+        "no choice of keys is put into `keys`",
+    ),
+    "choice_not_needed": Broken(
+        "attention",
+        {
+            INCREMENTAL: "    @property\n    def needs_keys(self) -> str:\n"
+            f'        return "chosen"\n\n{INCREMENTAL}',
+            "return_weights: bool = False,\n": "return_weights: bool = False,\n"
+            "            keys: object = None,\n",
+        },
+        ("interface",),
+        "the chosen keys of an earlier layer change nothing, although `needs_keys` says",
+    ),
     "coordinates_not_taken": Broken(
         "attention",
         {INCREMENTAL: INCREMENTAL + "    @property\n    def axes(self):\n        return 2\n\n"},

@@ -107,6 +107,14 @@ LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 5,
 }
+SPARSE_LATENT = {
+    **LATENT,
+    "kind": "sparse_latent",
+    "index_n_heads": 3,
+    "index_head_dim": 7,
+    "index_topk": 3,
+}
+SHARED_SPARSE_LATENT = {**LATENT, "kind": "shared_sparse_latent"}
 PAIR = {
     "builder": "encoder_decoder",
     "vocab": None,
@@ -167,6 +175,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "latent_temperature": {
         "position": "rotary",
         "attention": LATENT | {"q_temperature": "log", "q_temperature_floor": 2.0},
+    },
+    "sparse_latent": {"position": "rotary", "attention": SPARSE_LATENT},
+    "shared_sparse_latent": {
+        "position": "rotary",
+        "n_layers": 3,
+        "attention": SPARSE_LATENT,
+        "decoder": {"layers": [{"at": [1], "attention": SHARED_SPARSE_LATENT}]},
     },
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
@@ -239,6 +254,8 @@ def test_components(name: str) -> None:
         "chunk",
         "gate",
         "latent",
+        "sparse_latent",
+        "shared_sparse_latent",
         "differential",
         "forgetting",
         "shared_keys_turned",
@@ -265,6 +282,7 @@ def test_several_tokens_at_a_time(name: str) -> None:
         "window",
         "gate",
         "latent",
+        "sparse_latent",
         "linear",
         "counted_padding",
         "experts",
@@ -403,12 +421,13 @@ def test_a_component_that_knows_no_cache_generates(
         ("window", heads(window=3), 2 * 16 * 2 * 3),
         ("chunk", heads(chunk=2), 2 * 16 * 2 * 2),
         ("latent", {"position": "rotary", "attention": LATENT}, (6 + 4) * len(ROWS[0])),
+        ("sparse", {"position": "rotary", "attention": SPARSE_LATENT}, (6 + 4 + 7) * len(ROWS[0])),
     ],
 )
 def test_no_more_is_kept_than_needed(name: str, values: dict[str, Any], n_kept: int) -> None:
     """The cache holds keys and values of the key-value heads; for a window, twice its tokens, so
-    that they are seldom moved; for latent attention, the latent and the rotated key. `n_kept` is
-    the number of values per row and layer."""
+    that they are seldom moved; for latent attention, the latent and the rotated key, and the key of
+    an indexer. `n_kept` is the number of values per row and layer."""
     assert check(built(tiny(**values))).cache.n_bytes == 8 * n_kept * len(ROWS) * 2
 
 

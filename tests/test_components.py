@@ -30,6 +30,21 @@ NEEDS: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 4,
         "v_head_dim": 5,
     },
+    "attention.sparse_latent": {
+        "kv_lora_rank": 6,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 5,
+        "index_n_heads": 3,
+        "index_head_dim": 5,
+        "index_topk": 2,
+    },
+    "attention.shared_sparse_latent": {
+        "kv_lora_rank": 6,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 5,
+    },
     "ffn.moe": {"n_experts": 4, "top_k": 2},
     "ffn.normed_moe": {"n_experts": 4, "top_k": 2},
     "ffn.residual_stack": {"expansion_factor": 1.5},
@@ -78,6 +93,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},
     "attention.gated_bias": {"position": "t5_buckets"},
     "attention.relative": {},
+    "attention.sparse_latent": {},
     "attention.relative_keys": {},
     "attention.rotated_input": {"position": "rotary"},
     "attention.tiled": {},
@@ -124,6 +140,11 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "attention.cross_layer":  # the first layer has keys and values for it
         layers = {"layers": [{"last": 1, "self_attn": kind}]}
         return sizes | own | {"builder": "decoder", "vocab": 11, "decoder": layers}
+    if name == "attention.shared_sparse_latent":  # the first layer chooses keys for it
+        first = {"kind": "sparse_latent", **NEEDS["attention.sparse_latent"]}
+        last = {"last": 1, "self_attn": {"kind": kind, **NEEDS[name]}}
+        stack = {"self_attn": first, "layers": [last]}
+        return sizes | own | {"builder": "decoder", "vocab": 11, "decoder": stack}
     alone = slot in ("embedding", "head") or name in BESIDE
     host = ENCODER if alone or name == "attention.none" else ENCODER_DECODER
     if name in RECURRENT:

@@ -156,8 +156,36 @@ SOURCES: Data = {
 }
 """Layers whose keys and values the last one can attend to."""
 
+CHOOSING: Data = {
+    "decoder": {
+        "d_ff": SIZES["d_ff"],
+        "position": {"kind": "rotary"},
+        "layers": [
+            {
+                "at": [0],
+                "block": {
+                    "self_attn": {
+                        "kind": "sparse_latent",
+                        "n_heads": SIZES["n_heads"],
+                        "kv_lora_rank": 4,
+                        "qk_nope_head_dim": 4,
+                        "qk_rope_head_dim": 4,
+                        "v_head_dim": 4,
+                        "index_n_heads": 2,
+                        "index_head_dim": 4,
+                        "index_topk": 3,
+                    }
+                },
+            }
+        ],
+    }
+}
+"""A layer that chooses the keys of those after it."""
+
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
+    "attention.sparse_latent": Case({"index_head_dim": 8}, ROTARY),
+    "attention.shared_sparse_latent": Case({}, CHOOSING),
     "attention.cross_layer": Case({}, SOURCES),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
@@ -198,7 +226,7 @@ FIELDS: Mapping[str, Case] = {
         for kind in ("multi_head", "cross_layer")
         for name, case in OF_HEADS.items()
     },
-    **{f"attention.latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
+    **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),

@@ -157,6 +157,19 @@ CUT: dict[str, dict[str, Any]] = {
             "v_head_dim": 5,
         }
     },
+    "latent, of few keys": {
+        "attention": {
+            "kind": "sparse_latent",
+            "q_lora_rank": 12,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 5,
+            "index_n_heads": 3,
+            "index_head_dim": 6,
+            "index_topk": 2,
+        }
+    },
     "forgetting": {"position": "alibi", "attention": {"kind": "forgetting", "n_kv_heads": 2}},
     "a learned function of distances": {"position": "fire"},
     "linear attention": {"position": "sinusoidal", "attention": {"kind": "linear"}},

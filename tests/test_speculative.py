@@ -317,7 +317,9 @@ DYNAMIC = {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["rotary", "window", "latent", "counted_padding", "hybrid"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "window", "latent", "sparse_latent", "counted_padding", "hybrid"]
+)
 def test_taking_back(name: str) -> None:
     """After tokens were taken back, a cache is as if they had never come."""
     model = model_of(name)

@@ -24,11 +24,18 @@ from zoo.training.recompute import recompute_layers
 DEEP = MODEL.replace("n_layers = 1", "n_layers = 3")
 EXPERTS = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }\n'
 SHARED_KEYS = '[[decoder.layers]]\nat = [1, 2]\nself_attn = "cross_layer"\n'
+LATENT = "kv_lora_rank = 8, qk_nope_head_dim = 4, qk_rope_head_dim = 2, v_head_dim = 4"
+INDEXER = "index_n_heads = 2, index_head_dim = 4, index_topk = 2"
+CHOSEN_KEYS = (
+    f'[decoder]\nself_attn = {{ kind = "sparse_latent", {LATENT}, {INDEXER} }}\n'
+    f'[[decoder.layers]]\nat = [1]\nself_attn = {{ kind = "shared_sparse_latent", {LATENT} }}\n'
+)
 MODELS = {
     "dropout": DEEP,
     "experts": DEEP + EXPERTS,
     "running statistics": DEEP + 'norm = "batch_norm"\n',
     "shared keys": DEEP + SHARED_KEYS,
+    "chosen keys": DEEP + CHOSEN_KEYS,
     "shared layers": DEEP + "[decoder]\nshare_layers = true\n",
     "learned distances": DEEP + 'position = "t5_buckets"\n',
 }

@@ -12,10 +12,11 @@ from zoo.position import PositionScheme, Rotation
 
 class SharedKeys:
     """The keys and values of one layer in one forward pass, for the later layers that attend to
-    them too. The layer that computes them puts them here."""
+    them too, or the keys that it chose. The layer that computes them puts them here."""
 
     def __init__(self) -> None:
         self._held: tuple[torch.Tensor, torch.Tensor, Any] | None = None
+        self._chosen: tuple[torch.Tensor | None] | None = None
 
     def put(self, keys: torch.Tensor, values: torch.Tensor, *, mesh: Any) -> None:
         """Hand on what the layer attends to itself: with a cache, the keys and values of all tokens
@@ -38,6 +39,22 @@ class SharedKeys:
         if self._held is None:
             raise ValueError("the layer whose keys and values are shared has not put them here")
         return self._held
+
+    def put_chosen(self, chosen: torch.Tensor | None) -> None:
+        """Hand on which keys each query attends to, of those that its mask leaves visible: boolean,
+        (..., heads or 1, query, key); None = all. With a cache, these are the keys of all tokens
+        that are kept."""
+        self._chosen = (chosen,)
+
+    def get_chosen(self) -> torch.Tensor | None:
+        """The argument of `put_chosen`.
+
+        Raises:
+            ValueError: there is none yet.
+        """
+        if self._chosen is None:
+            raise ValueError("the layer that chooses the keys has not put its choice here")
+        return self._chosen[0]
 
 
 class LayerContext(NamedTuple):

@@ -170,15 +170,17 @@ class Attention(Sublayer):
         return None
 
     @property
-    def offers_keys(self) -> KeyForm | None:
-        """The keys and values that it computes, if later layers can attend to them too: `forward`
-        then takes `keys` too, a `zoo.context.SharedKeys` or None, and puts them there."""
+    def offers_keys(self) -> KeyForm | Literal["chosen"] | None:
+        """The keys and values that it computes, or `"chosen"` if it chooses the keys that each
+        query attends to, and later layers can attend to them too: `forward` then takes `keys` too,
+        a `zoo.context.SharedKeys` or None, and puts them there."""
         return None
 
     @property
-    def needs_keys(self) -> KeyForm | None:
-        """The keys and values of an earlier layer that it attends to, if it has none of its own:
-        `forward` then takes `keys` too, a `zoo.context.SharedKeys`, and gets them there."""
+    def needs_keys(self) -> KeyForm | Literal["chosen"] | None:
+        """The keys and values of an earlier layer that it attends to, if it has none of its own, or
+        `"chosen"` if it attends to those of its own that an earlier layer chose: `forward` then
+        takes `keys` too, a `zoo.context.SharedKeys`, and gets them there."""
         return None
 
     @property

@@ -35,6 +35,7 @@ def key_sources(layers: Sequence[Alike], rules: Sequence[Sequence[int]]) -> dict
     rule_of = {layer: rule for rule, numbers in enumerate(rules) for layer in numbers}
     found: dict[int, int] = {}
     sharing: list[_Layer] = []
+    choosing: int | None = None
     for number in sorted(group_of):
         group = group_of[number]
         attention = attentions[group]
@@ -44,6 +45,18 @@ def key_sources(layers: Sequence[Alike], rules: Sequence[Sequence[int]]) -> dict
         if form is None:
             continue
         at = f"layers.{rule_of[number]}.block" if number in rule_of else "block"
+        if form == "chosen":
+            if attention.needs_keys is None:
+                choosing = number
+            elif choosing is None:
+                raise contradiction(
+                    f"layer {number} attends to the keys that a layer before it chose, and there "
+                    "is none that chooses keys",
+                    f"{at}.self_attn.kind",
+                )
+            else:
+                found[number] = choosing
+            continue
         layer = _Layer(number, form, _rotated(layers[group]), at)
         if attention.needs_keys is None:
             sharing.append(layer)

@@ -1,6 +1,6 @@
 """Multi-head latent attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,6 +16,10 @@ from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from zoo_components.modules.latent import LatentAttention
+
+Module = TypeVar("Module", bound="LatentAttention")
 
 
 class Latent(Attention):
@@ -125,13 +129,18 @@ class Latent(Attention):
         }
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.latent import LatentAttention, LatentVector
+        from zoo_components.modules.latent import LatentAttention
+
+        return self._module(LatentAttention)
+
+    def _module(self, cls: "type[Module]") -> "Module":
+        from zoo_components.modules.latent import LatentVector
         from zoo_components.modules.scores import Scoring
 
         of_queries = None
         if (rank := number(self.q_lora_rank)) is not None:
             of_queries = LatentVector(rank, of_width(self.latent_norm, rank).build())
-        return LatentAttention(
+        return cls(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
             n_heads=self.n_heads,

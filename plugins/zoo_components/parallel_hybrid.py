@@ -1,6 +1,6 @@
 """Attention and a mixer with a state side by side: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -115,11 +115,11 @@ class ParallelHybrid(WithinSequence):
         return None if key is None else f"attention.{key}"
 
     @property
-    def offers_keys(self) -> KeyForm | None:
+    def offers_keys(self) -> KeyForm | Literal["chosen"] | None:
         return self.attention.offers_keys
 
     @property
-    def needs_keys(self) -> KeyForm | None:
+    def needs_keys(self) -> KeyForm | Literal["chosen"] | None:
         return self.attention.needs_keys
 
     @property

@@ -25,6 +25,7 @@ OF_A_LAYER = (
 )
 NAMES = {
     "deepseek_v3": OF_A_LAYER,
+    "deepseek_v32": OF_A_LAYER,
     "glm4_moe": OF_A_LAYER,
     "glm4_moe_lite": OF_A_LAYER,
     "hy_v3": OF_A_LAYER,

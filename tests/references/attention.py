@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -237,6 +238,85 @@ def latent(
                 heads.append(one_query(logits, stacked, sink=None, uniform=False)[0])
             outputs.append(linear(w, "o_proj", torch.cat(heads)))
     return torch.stack(outputs).reshape(len(x), x.shape[1], -1)
+
+
+def sparse_latent(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    turn: Turn | None = None,
+    bias: Tensor | None = None,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """`latent` with the keys that equation (1) of DeepSeek-V3.2 (arXiv:2512.02556) chooses."""
+    chosen = chosen_keys(a, w, x, mask=mask, causal=causal, turn=turn, positions=positions)
+    return latent(a, w, x, mask=chosen, turn=turn, bias=bias, positions=positions)
+
+
+def chosen_keys(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    turn: Turn | None = None,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """Which keys each query of each head attends to, (rows, heads, query, key)."""
+    allowed = torch.ones(len(x), a.n_heads, x.shape[1], x.shape[1], dtype=torch.bool)
+    allowed = allowed if mask is None else allowed & mask
+    allowed = allowed.tril() if causal else allowed
+    scores = index_scores(a, w, x, turn=turn, positions=positions)
+    chosen = torch.zeros_like(allowed)
+    for b, h, i in product(*map(range, allowed.shape[:3])):
+        seen = [j for j in range(x.shape[1]) if allowed[b, h, i, j]]
+        best = sorted(seen, key=lambda j: (-scores[b][i][j].item(), j))
+        chosen[b, h, i, best[: a.index_topk]] = True
+    return chosen
+
+
+def index_scores(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    *,
+    turn: Turn | None = None,
+    positions: list[int] | None = None,
+) -> list[list[list[Tensor]]]:
+    """The scores of the indexer, by row, query and key."""
+    r, n, d = a.qk_rope_head_dim, a.index_n_heads, a.index_head_dim
+
+    def turned_head(head: Tensor, position: int) -> Tensor:
+        if turn is None:
+            return head
+        first = head[:r]
+        if a.index_halves == "interleaved":
+            pairs = [head[[k, k + r // 2]] for k in range(r // 2)]
+            first = torch.cat(pairs)
+        return torch.cat([turn(first, position), head[r:]])
+
+    at = list(range(x.shape[1])) if positions is None else positions
+    found = []
+    for row in x:
+        keys = [
+            turned_head(named_norm(w, "indexer.k_norm", a.index_norm, key), p)
+            for key, p in zip([linear(w, "indexer.k_proj", t) for t in row], at, strict=True)
+        ]
+        of_row = []
+        for t, p in zip(row, at, strict=True):
+            c = t
+            if a.q_lora_rank != "none":
+                c = named_norm(w, "q_a_norm", a.latent_norm, linear(w, "q_a_proj", t))
+            queries = linear(w, "indexer.q_proj", c).reshape(n, d)
+            weights = linear(w, "indexer.weights_proj", t) / math.sqrt(n)
+            queries = torch.stack([turned_head(q, p) for q in queries])
+            of_row.append([(weights * torch.relu(queries @ k / math.sqrt(d))).sum() for k in keys])
+        found.append(of_row)
+    return found
 
 
 def differential(

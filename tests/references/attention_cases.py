@@ -16,6 +16,7 @@ from zoo_components.differential import Differential
 from zoo_components.latent import Latent
 from zoo_components.linear_attention import Linear
 from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
+from zoo_components.sparse_latent import SharedSparseLatent, SparseLatent
 
 LENGTH = 5
 HEAD = 4
@@ -65,16 +66,30 @@ def described(**fields: Any) -> MultiHead:
     return MultiHead(kind="multi_head", norm=norm, **stated)
 
 
+SMALL_LATENT: dict[str, Any] = {
+    "d_model": 6,
+    "n_heads": 3,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 2,
+}
+
+
 def described_latent(**fields: Any) -> Latent:
-    stated = {
-        "d_model": 6,
-        "n_heads": 3,
-        "kv_lora_rank": 5,
-        "qk_nope_head_dim": 3,
-        "qk_rope_head_dim": 4,
-        "v_head_dim": 2,
-    }
-    return Latent(kind="latent", norm=NoNorm(kind="none", width=6), **stated | fields)
+    stated = SMALL_LATENT | fields
+    return Latent(kind="latent", norm=NoNorm(kind="none", width=6), **stated)
+
+
+def described_sparse_latent(**fields: Any) -> SparseLatent:
+    stated = SMALL_LATENT | {"index_n_heads": 2, "index_head_dim": 6, "index_topk": 2} | fields
+    return SparseLatent(kind="sparse_latent", norm=NoNorm(kind="none", width=6), **stated)
+
+
+def described_shared_sparse_latent(**fields: Any) -> SharedSparseLatent:
+    stated = SMALL_LATENT | fields
+    norm = NoNorm(kind="none", width=6)
+    return SharedSparseLatent(kind="shared_sparse_latent", norm=norm, **stated)
 
 
 def described_differential(**fields: Any) -> Differential:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import torch
@@ -125,40 +125,61 @@ class AttentionDriver(ContinuingDriver):
             self._check_needed(x, self.described.needs_keys)
         _expect_no_skip(self, inputs)
 
-    def _check_offered(self, x: torch.Tensor, form: KeyForm) -> None:
-        """Raises PromiseError unless the keys and values for other layers are of this form."""
+    def _check_offered(self, x: torch.Tensor, form: KeyForm | Literal["chosen"]) -> None:
+        """Raises PromiseError unless what is for other layers is of this form."""
         keys = SharedKeys()
         self.model.part(x, None, **self._options(LayerContext(causal=self.causal, keys=keys)))
+        what, put = "keys and values are", "put"
+        if form == "chosen":
+            what, put = "choice of keys is", "put_chosen"
         try:
-            found = keys.get()
+            found = (keys.get_chosen(),) if form == "chosen" else keys.get()
         except ValueError:
             raise PromiseError(
-                "no keys and values are put into `keys`, although `offers_keys` says that other "
-                "layers can attend to them",
-                help="call `keys.put` unless `keys` is None",
+                f"no {what} put into `keys`, although `offers_keys` says that other layers can "
+                "attend to them",
+                help=f"call `keys.{put}` unless `keys` is None",
             ) from None
+        if form == "chosen":
+            if found[0] is not None:
+                expect("the choice of keys for other layers", found[0], BATCH, None, LENGTH, LENGTH)
+            return
         for what, one, width in zip(
             ("keys", "values"), found, (form.head_dim, form.v_head_dim), strict=False
         ):
             expect(f"the {what} for other layers", one, BATCH, form.n_kv_heads, LENGTH, width)
 
-    def _check_needed(self, x: torch.Tensor, form: KeyForm) -> None:
-        """Raises PromiseError if the keys and values of an earlier layer change nothing."""
-        context = LayerContext(causal=self.causal)
+    def _check_needed(self, x: torch.Tensor, form: KeyForm | Literal["chosen"]) -> None:
+        """Raises PromiseError if the keys and values, or the choice, of an earlier layer change
+        nothing."""
+        context, all_chosen = LayerContext(causal=self.causal), SharedKeys()
+        all_chosen.put_chosen(None)
+        others = [_shared(form, x, context)]
+        others += [all_chosen if form == "chosen" else _shared(form, x.flip(-1), context)]
         one, other = (
             self.model.part(x, None, **self._options(context._replace(keys=keys)))[0]
-            for keys in (_shared(form, of, context) for of in (x, x.flip(-1)))
+            for keys in others
         )
         if close(one, other, 1e-5):
+            what, get = "keys and values", "k, v, mesh = keys.get()"
+            if form == "chosen":
+                what, get = "chosen keys", "keys.get_chosen()"
             raise PromiseError(
-                "the keys and values of an earlier layer change nothing, although `needs_keys` "
+                f"the {what} of an earlier layer change nothing, although `needs_keys` "
                 "says that the attention needs them",
-                help="they are `k, v, mesh = keys.get()`; without `needs_keys`, none are asked for",
+                help=f"they are `{get}`; without `needs_keys`, none are asked for",
             )
 
 
-def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys:
-    """Return keys and values of the tokens x, as an earlier layer would compute them."""
+def _shared(
+    form: KeyForm | Literal["chosen"], x: torch.Tensor, context: LayerContext
+) -> SharedKeys:
+    """Return keys and values of the tokens x, as an earlier layer would compute them, or a choice
+    of keys, as it would make it."""
+    found = SharedKeys()
+    if form == "chosen":
+        found.put_chosen(_chosen(x, context))
+        return found
 
     def heads(width: int, speed: float) -> torch.Tensor:
         n_in, n_out = x.shape[-1], form.n_kv_heads * width
@@ -171,9 +192,20 @@ def _shared(form: KeyForm, x: torch.Tensor, context: LayerContext) -> SharedKeys
         keys = context.rotation(keys)
     if context.cache is not None:
         keys, values = context.cache.of(OF_ANOTHER).extend(keys, values)
-    found = SharedKeys()
     found.put(keys, values, mesh=None)
     return found
+
+
+def _chosen(x: torch.Tensor, context: LayerContext) -> torch.Tensor:
+    """Return a choice of keys for the queries of x: each but those at some distances."""
+    n_queries, n_keys = x.shape[-2], x.shape[-2]
+    queries = torch.arange(n_queries, device=x.device)
+    if context.cache is not None:
+        kept = context.cache.of(OF_ANOTHER)
+        n_keys = kept.extend(x)[0].shape[-2]
+        queries = kept.places(n_queries, n_keys)
+    distance = queries[:, None] - torch.arange(n_keys, device=x.device)
+    return (distance % 3 != 1).expand(x.shape[0], 1, -1, -1)
 
 
 class BlockDriver(ContinuingDriver):

@@ -91,15 +91,38 @@ class LatentAttention(nn.Module):
         Returns:
             (..., query, d_model), and the weights after dropout or None.
         """
-        q_nope, q_rope = self._queries(x, positions).split([self.nope, self.rope], -1)
-        if rotation is not None:
-            q_rope = rotation(q_rope)
+        queries = self._queries(self._queried(x), rotation, positions)
         latent, k_rope = self._latents(x, memory, rotation, cache)
+        return self._attended(
+            queries,
+            latent,
+            k_rope,
+            mask=mask,
+            causal=causal,
+            bias=bias,
+            cached=cache is not None,
+            return_weights=return_weights,
+        )
+
+    def _attended(
+        self,
+        queries: tuple[torch.Tensor, torch.Tensor],
+        latent: torch.Tensor,
+        k_rope: torch.Tensor,
+        *,
+        mask: torch.Tensor | None,
+        causal: bool,
+        bias: torch.Tensor | None,
+        cached: bool,
+        return_weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What `forward` returns, of what `_queries` and `_latents` do."""
+        q_nope, q_rope = queries
         by_heads = self.kv_b_proj
         k_rope = entering(k_rope, by_heads)
         mask, bias = own_part(mask, -3, by_heads), own_part(bias, -3, by_heads)
         # Few queries are matched with the latents; for many, expanding the keys once is less work.
-        absorb = cache is not None and x.shape[-2] < latent.shape[-2]
+        absorb = cached and q_nope.shape[-2] < latent.shape[-2]
         q_nope, k_nope, v = (self._absorbed if absorb else self._expanded)(q_nope, latent)
         mixed, weights = attend(
             torch.cat([q_nope, q_rope], -1),
@@ -116,16 +139,25 @@ class LatentAttention(nn.Module):
             mixed = mixed @ self._key_and_value_maps()[1].transpose(-1, -2)
         return self.o_proj(merge_heads(mixed)), all_parts(weights, -3, by_heads)
 
-    def _queries(self, x: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
-        """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim), multiplied by their
-        temperature."""
-        q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
+    def _queried(self, x: torch.Tensor) -> torch.Tensor:
+        """What the map to the queries of all heads reads: their latents (..., query, q_lora_rank),
+        or x itself."""
+        queried: torch.Tensor = self.q_a_norm(self.q_a_proj(x)) if self.has_q_latent else x
+        return queried
+
+    def _queries(
+        self, queried: torch.Tensor, rotation: Rotation | None, positions: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two parts of the queries, (..., heads, query, qk_nope_head_dim) and, rotated,
+        (..., heads, query, qk_rope_head_dim), multiplied by their temperature."""
+        q = self.q_b_proj(queried) if self.has_q_latent else self.q_proj(queried)
         q = split_heads(q, self.nope + self.rope)
-        if self.temperature is None:
-            return q
-        if positions is None:
-            positions = torch.arange(x.shape[-2], device=x.device)
-        return self.temperature(q, positions)
+        if self.temperature is not None:
+            if positions is None:
+                positions = torch.arange(queried.shape[-2], device=queried.device)
+            q = self.temperature(q, positions)
+        q_nope, q_rope = q.split([self.nope, self.rope], -1)
+        return q_nope, q_rope if rotation is None else rotation(q_rope)
 
     def _latents(
         self,
