@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from ranks import Ranks, ranks
 from trials import Command, Refused, contents
 
 from zoo.cli import run
@@ -95,6 +96,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return status, out, err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two processes that are connected. They stay where the last test that used them was."""
+    with ranks(2, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
 
 
 @pytest.fixture
