@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 import zoo
@@ -16,18 +17,15 @@ from zoo.training.processes import in_first_process, make_accelerator
 
 def trained(folder: Path, output: str) -> None:
     """Train by the recipe of a folder, in it."""
-    os.chdir(folder)
-    zoo.train("recipe.toml", output=output)
+    with chdir(folder):
+        zoo.train("recipe.toml", output=output)
 
 
 def refused(folder: Path, options: Sequence[Mapping[str, Any]] = ({}, {})) -> str:
     """What training says that must fail. Each process has options of its own."""
-    os.chdir(folder)
-    try:
+    with chdir(folder), pytest.raises(zoo.ZooError) as raised:
         zoo.train("recipe.toml", output="out", **options[dist.get_rank()])
-    except zoo.ZooError as error:
-        return str(error)
-    raise AssertionError
+    return str(raised.value)
 
 
 def failures() -> list[str]:
