@@ -7,7 +7,6 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch.distributed as dist
 
 import zoo
@@ -23,9 +22,12 @@ def trained(folder: Path, output: str) -> None:
 
 def refused(folder: Path, options: Sequence[Mapping[str, Any]] = ({}, {})) -> str:
     """What training says that must fail. Each process has options of its own."""
-    with chdir(folder), pytest.raises(zoo.ZooError) as raised:
-        zoo.train("recipe.toml", output="out", **options[dist.get_rank()])
-    return str(raised.value)
+    try:
+        with chdir(folder):
+            zoo.train("recipe.toml", output="out", **options[dist.get_rank()])
+    except zoo.ZooError as error:
+        return str(error)
+    raise AssertionError("it trains")
 
 
 def failures() -> list[str]:
