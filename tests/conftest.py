@@ -6,12 +6,14 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from ranks import Ranks, ranks
 from trials import Command, Refused, contents
 
 from zoo.cli import run
@@ -95,6 +97,29 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return status, out, err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def kit_processes() -> Iterator[None]:
+    """The checks of plugins in a module share the processes that they try specs in, since starting
+    them takes longer than most checks."""
+    from zoo.plugin_kit import check
+
+    with (
+        check.in_processes() as cut,
+        check.with_other_hashes() as other,
+        pytest.MonkeyPatch.context() as m,
+    ):
+        m.setattr(check, "in_processes", lambda: nullcontext(cut))
+        m.setattr(check, "with_other_hashes", lambda: nullcontext(other))
+        yield
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two processes that are connected. They stay where the last test that used them was."""
+    with ranks(2, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
 
 
 @pytest.fixture

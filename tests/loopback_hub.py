@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from huggingface_hub import close_session, constants
 
 
 @dataclass
@@ -185,3 +186,13 @@ def loopback_hub(
         over.set()
         server.shutdown()
         server.server_close()
+
+
+def take_for_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let huggingface_hub take a server for the hub: in processes that are started, and in this
+    one, which has read HF_ENDPOINT already and may trust the certificate of an earlier server."""
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + template)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    close_session()

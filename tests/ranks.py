@@ -1,4 +1,4 @@
-"""Processes of a mesh that several tests share, since starting them takes long."""
+"""Processes that all tests share which need several, since starting them takes long."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def ranks(n_processes: int, folder: Path) -> Iterator[Ranks]:
 
 
 def _work(rank: int, n_processes: int, rendezvous: Path, pipe: Connection) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+    of_all = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), n_processes)
+    told = {"RANK": rank, "LOCAL_RANK": rank, **of_all, "OMP_NUM_THREADS": 1}
+    os.environ |= {name: str(number) for name, number in told.items()}  # as torchrun states them
     torch.set_num_threads(1)
     # With a timeout, a test that leaves a process waiting for another fails instead of hanging.
     dist.init_process_group(

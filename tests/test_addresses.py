@@ -1,21 +1,17 @@
-"""`zoo import hf://...`: a checkpoint at an address is what its folder is.
-
-For the hub, `zoo` runs in a process of its own, since huggingface_hub reads HF_ENDPOINT only once.
-"""
+"""`zoo import hf://...`: a checkpoint at an address is what its folder is."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import torch
-from loopback_hub import Hub, loopback_hub
+from loopback_hub import Hub, loopback_hub, take_for_the_hub
 from safetensors.torch import load_file, save
 from transformers import LlamaConfig, LlamaForCausalLM
-from trials import Refused, contents, process
+from trials import Command, Refused, contents, process
 
 import zoo
 from zoo.cli import run
@@ -27,7 +23,7 @@ COMMIT = "0123456789" * 4
 @pytest.fixture
 def hub(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub]:
     with loopback_hub(tmp_path, monkeypatch) as made:
-        monkeypatch.setenv("HF_ENDPOINT", made.url)
+        take_for_the_hub(made, monkeypatch)
         yield made
 
 
@@ -53,13 +49,9 @@ def publish(hub: Hub, repo: str, folder: Path) -> None:
         hub.files[f"/{repo}/resolve/{COMMIT}/{name}"] = content
 
 
-def imported(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return process("import", *arguments)
-
-
 def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, store: Store) -> None:
     publish(hub, "owner/Tiny-Llama", checkpoint)
-    done = imported("hf://owner/Tiny-Llama")
+    done = process("import", "hf://owner/Tiny-Llama")
     assert done.returncode == 0, done.stderr
     assert f"owner/Tiny-Llama at the commit {COMMIT}\n" in done.stdout
     zoo.import_folder(checkpoint, "from-folder", name="Tiny-Llama")
@@ -71,7 +63,7 @@ def test_a_checkpoint_of_the_hub(hub: Hub, checkpoint: Path, project: Path, stor
 
 
 def test_the_language_model_of_a_checkpoint_of_the_hub(
-    hub: Hub, checkpoint: Path, project: Path
+    hub: Hub, checkpoint: Path, project: Path, command: Command
 ) -> None:
     """It is what the language model of a folder is, and what is left out is told."""
     text = json.loads((checkpoint / "config.json").read_text())
@@ -82,33 +74,33 @@ def test_the_language_model_of_a_checkpoint_of_the_hub(
     tensors["vision_tower.embeddings.weight"] = torch.ones(2, 8)
     (checkpoint / "model.safetensors").write_bytes(save(tensors))
     publish(hub, "owner/Tiny-Llava", checkpoint)
-    done = imported("hf://owner/Tiny-Llava", "--part", "text")
-    assert done.returncode == 0, done.stderr
-    assert f"owner/Tiny-Llava at the commit {COMMIT}\n" in done.stdout
-    assert "left out: 1 tensor of `vision_tower`, 64 bytes\n" in done.stdout
+    status, out, err = command("import", "hf://owner/Tiny-Llava", "--part", "text")
+    assert status == 0, err
+    assert f"owner/Tiny-Llava at the commit {COMMIT}\n" in out
+    assert "left out: 1 tensor of `vision_tower`, 64 bytes\n" in out
     zoo.import_folder(checkpoint, "from-folder", part="text", name="Tiny-Llava")
     assert contents(project / "Tiny-Llava") == contents(project / "from-folder")
 
 
 @pytest.mark.parametrize("revision", ["step3000", COMMIT])
 def test_a_revision_of_the_hub(
-    revision: str, hub: Hub, checkpoint: Path, project: Path, store: Store
+    revision: str, hub: Hub, checkpoint: Path, project: Path, store: Store, command: Command
 ) -> None:
     """The latest commit is another one."""
     publish(hub, "owner/Tiny-Llama", checkpoint)
     info = hub.files.pop("/api/models/owner/Tiny-Llama")
     hub.files[f"/api/models/owner/Tiny-Llama/revision/{revision}"] = info
-    done = imported(f"hf://owner/Tiny-Llama@{revision}")
-    assert done.returncode == 0, done.stderr
-    assert f"owner/Tiny-Llama at the commit {COMMIT}\n" in done.stdout
+    status, out, err = command("import", f"hf://owner/Tiny-Llama@{revision}")
+    assert status == 0, err
+    assert f"owner/Tiny-Llama at the commit {COMMIT}\n" in out
     zoo.import_folder(checkpoint, "from-folder", name="Tiny-Llama")
     assert contents(project / "Tiny-Llama") == contents(project / "from-folder")
-    missing = imported("hf://owner/Tiny-Llama@step4000")
-    assert missing.returncode == 2
-    assert "owner/Tiny-Llama@step4000 cannot be read from the hub: 404" in missing.stderr
+    status, _, err = command("import", "hf://owner/Tiny-Llama@step4000")
+    assert status == 2
+    assert "owner/Tiny-Llama@step4000 cannot be read from the hub: 404" in err
 
 
-def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path) -> None:
+def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path, command: Command) -> None:
     adapter = project / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["q_proj"]}
@@ -118,9 +110,11 @@ def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path) -> Non
     (adapter / "adapter_model.safetensors").write_bytes(save(factors))
     publish(hub, "owner/Tiny-Llama", checkpoint)
     publish(hub, "someone/tuned", adapter)
-    done = imported("hf://owner/Tiny-Llama", "--adapter", "hf://someone/tuned", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    status, out, err = command(
+        "import", "hf://owner/Tiny-Llama", "--adapter", "hf://someone/tuned", "--json"
+    )
+    assert status == 0, err
+    told = json.loads(out)
     assert [one["repo"] for one in told["sources"]] == ["owner/Tiny-Llama", "someone/tuned"]
     assert told["path"] == "tuned"
     zoo.import_folder(checkpoint, "plain")
@@ -130,18 +124,18 @@ def test_an_adapter_of_the_hub(hub: Hub, checkpoint: Path, project: Path) -> Non
 
 
 def test_a_download_that_breaks_off_is_continued(
-    hub: Hub, checkpoint: Path, project: Path, store: Store
+    hub: Hub, checkpoint: Path, project: Path, store: Store, command: Command
 ) -> None:
     publish(hub, "owner/Tiny-Llama", checkpoint)
     size = (checkpoint / "model.safetensors").stat().st_size
     hub.truncate = size // 8
-    failed = imported("hf://owner/Tiny-Llama")
-    assert failed.returncode == 2
-    assert "model.safetensors` ends after" in failed.stderr
+    status, _, err = command("import", "hf://owner/Tiny-Llama")
+    assert status == 2
+    assert "model.safetensors` ends after" in err
     hub.truncate = None
     hub.requests.clear()
-    done = imported("hf://owner/Tiny-Llama")
-    assert done.returncode == 0, done.stderr
+    status, _, err = command("import", "hf://owner/Tiny-Llama")
+    assert status == 0, err
     ranges = [asked for _, path, asked in hub.requests if path.endswith("model.safetensors")]
     assert ranges
     assert all(asked.startswith("bytes=") for asked in ranges)
@@ -181,6 +175,7 @@ def test_addresses_of_nothing(
     store: Store,
     refused: Refused,
     monkeypatch: pytest.MonkeyPatch,
+    command: Command,
 ) -> None:
     assert "nothing can be read from `https://a.b/c`" in refused("import", "https://a.b/c")
     assert "write `hf://owner/name`" in refused("import", "hf://a/b/c")
@@ -191,9 +186,9 @@ def test_addresses_of_nothing(
     (project / "empty").mkdir()
     told = refused("import", f"file://{project}/empty")
     assert "is a file of a model" in told
-    missing = imported("hf://owner/none")
-    assert missing.returncode == 2
-    assert "owner/none cannot be read from the hub: 404" in missing.stderr
+    status, _, err = command("import", "hf://owner/none")
+    assert status == 2
+    assert "owner/none cannot be read from the hub: 404" in err
     assert "`zoo import hf://owner/name` reads a repository" in refused("import", "owner/name")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE forbids to reach hf://a/b" in refused("import", "hf://a/b")

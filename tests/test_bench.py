@@ -238,12 +238,29 @@ def test_operations_a_second(clock: list[float]) -> None:
     assert rows["prefill", "four"]["flops"] is rows["decode", "four"]["flops_per_second"] is None
 
 
+def test_operations_are_counted_once_for_each_model(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    count = tasks.count_forward
+
+    def told(spec: zoo.ModelSpec, **options: Any) -> FlopCounterMode:
+        counted.append(spec.name)
+        return count(spec, **options)
+
+    monkeypatch.setattr(tasks, "count_forward", told)
+    rows = rows_of(DECODER, TWO)
+    assert counted == ["four", "two"]
+    for name in counted:
+        assert rows["train", name]["flops"] == 3 * rows["forward", name]["flops"] > 0
+
+
 @pytest.mark.parametrize("spec", [DECODER, PAIR, TEXT], ids=lambda spec: spec["name"])
 def test_a_step_has_the_operations_that_torch_counts(spec: dict[str, Any]) -> None:
     """Forwards and backwards, of a step that runs."""
     found = zoo.read_spec({**spec, "dropout": 0.0})
     sizes = tasks.Sizes(B, T, NEW)
-    (phase,) = tasks.phases("train", found, sizes)
+    (phase,) = tasks.phases("train", found, sizes, tasks.forward_flops)
     step = tasks.train(zoo.build(found), sizes)
     counter = FlopCounterMode(display=False)
     with zoo.attention_backend("math"), counter:

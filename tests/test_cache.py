@@ -84,7 +84,9 @@ def check(model: Transformer) -> Decoding:
 
 
 def generating() -> list[Path]:
-    return [path for path in EXAMPLES if zoo.read_spec(path).model.generation is not None]
+    registry = zoo.load_registry()
+    specs = ((path, zoo.read_spec(path, registry=registry)) for path in EXAMPLES)
+    return [path for path, spec in specs if spec.model.generation is not None]
 
 
 @pytest.mark.parametrize("path", generating(), ids=lambda path: path.stem)

@@ -1,7 +1,6 @@
 """`zoo push hf://...`: files that are pushed can be pulled again, byte for byte, or the push fails.
 
-`zoo` runs in separate processes, since huggingface_hub reads HF_ENDPOINT only once. The hub is a
-local server that speaks git-lfs.
+The hub is a local server that speaks git-lfs.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from breadth import one_then_slow, slow
-from loopback_hub import loopback_hub
+from loopback_hub import loopback_hub, take_for_the_hub
 from published_models import bundle, entry, register, write_files
-from trials import contents, process
+from trials import Command, contents, process
 from written_hub import Repository
 
 from zoo.store.files import Store
@@ -25,9 +24,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Rep
     with loopback_hub(tmp_path, monkeypatch) as hub:
         made = Repository(hub)
         hub.write = made.write
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        take_for_the_hub(hub, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield made
 
 
@@ -96,14 +96,17 @@ BAD = [
 
 @pytest.mark.parametrize(("behave", "told"), BAD)
 def test_of_a_push_that_fails_nothing_is_claimed(
-    behave: Callable[[Repository], None], told: str, repository: Repository, model: Path
+    behave: Callable[[Repository], None],
+    told: str,
+    repository: Repository,
+    model: Path,
+    command: Command,
 ) -> None:
     behave(repository)
-    pushed = process(*PUSH, "-o", "models/small.v1.toml")
-    assert pushed.returncode == 2, pushed.stdout
-    assert re.search(told, pushed.stderr), pushed.stderr
-    assert "Traceback" not in pushed.stderr
-    assert "hf_secret" not in pushed.stderr
+    status, out, err = command(*PUSH, "-o", "models/small.v1.toml")
+    assert status == 2, out
+    assert re.search(told, err), err
+    assert "hf_secret" not in err
     assert not Path("models").exists()
 
 
@@ -123,16 +126,16 @@ def test_a_push_to_a_revision(revision: str, model: Path, refused: Callable[...,
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_who_may_not_read_a_repository_is_told_to_log_in(
-    status: int, repository: Repository, project: Path, store: Store
+    status: int, repository: Repository, project: Path, store: Store, command: Command
 ) -> None:
     source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
     register(project, "small.v1", entry(source, bundle()))
     repository.hub.status = status
-    pulled = process("pull", "small.v1")
-    assert pulled.returncode == 2
-    assert f"cannot be downloaded: {status} " in pulled.stderr
-    assert "help: `hf auth login`, or HF_TOKEN, with a token that may do so" in pulled.stderr
-    assert "hf_secret" not in pulled.stderr
+    failed, _, err = command("pull", "small.v1")
+    assert failed == 2
+    assert f"cannot be downloaded: {status} " in err
+    assert "help: `hf auth login`, or HF_TOKEN, with a token that may do so" in err
+    assert "hf_secret" not in err
 
 
 @pytest.mark.parametrize("token", one_then_slow(["hf_tökén", "hf_秘密", "hf_a b"]))
@@ -142,15 +145,16 @@ def test_what_is_no_token_is_told_and_not_sent(
     project: Path,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
+    command: Command,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     source = {"kind": "hf", "repo": "owner/name", "revision": "0123456789" * 4}
     register(project, "small.v1", entry(source, bundle()))
-    for command in (["pull", "small.v1"], ["import", "hf://owner/name"]):
-        failed = process(*command)
-        assert failed.returncode == 2
-        assert "the token for the Hugging Face hub has a character that no token" in failed.stderr
-        assert token not in failed.stderr
+    for arguments in (["pull", "small.v1"], ["import", "hf://owner/name"]):
+        status, _, err = command(*arguments)
+        assert status == 2
+        assert "the token for the Hugging Face hub has a character that no token" in err
+        assert token not in err
     assert repository.hub.requests == []
 
 

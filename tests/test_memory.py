@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trials import process
+from trials import Command, process
 
 import zoo
 from zoo.machine.memory_limit import memory_limit
@@ -84,7 +84,9 @@ d_ff = 32768
 """Tensors of at most 1 GB, each of which can be allocated, and 3.2 TB in all."""
 
 
-def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(project: Path) -> None:
+def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(
+    project: Path, command: Command
+) -> None:
     (project / "large.toml").write_text(LARGE)
 
     def spare_this_machine() -> None:  # in case it is not refused
@@ -96,7 +98,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(proj
     assert f"and there are {memory_limit():,} with swap" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in project.iterdir()] == ["large.toml"]
-    assert process("build", "large.toml", "--device", "meta").returncode == 0
+    assert command("build", "large.toml", "--device", "meta")[0] == 0
 
 
 def test_every_byte_of_a_model_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ part."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,6 @@ KINDS = pytest.mark.parametrize(
 )
 FSDP, TP = {"fsdp": 2}, {"tp": 2}
 MESHES = pytest.mark.parametrize("mesh", [FSDP, TP], ids=["fsdp", "tp"])
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with ranks(2, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
 
 
 def saved(

@@ -34,6 +34,7 @@ from zoo.registry import read_layers
 from zoo.testing import check_plugin
 from zoo.weights.reader import read_header
 
+pytestmark = pytest.mark.usefixtures("kit_processes")
 ROOT = Path(__file__).parent.parent
 PROJECTS = Path(__file__).parent / "projects"
 

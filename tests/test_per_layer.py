@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from random_specs import REGISTRY
 from references.stacks import built, same, spec
 from references.transformer import Layer
 
@@ -87,7 +88,7 @@ def test_it_means_what_a_rule_for_each_layer_means(data: st.DataObject) -> None:
     ]
     tables = {key: each(*values) for key, values in lists.items()}
     common = {"n_layers": n, "embedding": "vectors", "position": "rotary"}
-    expected = zoo.read_spec(spec(**{**common, "encoder": {"layers": rules}}))
+    expected = zoo.read_spec(spec(**{**common, "encoder": {"layers": rules}}), registry=REGISTRY)
     place = data.draw(st.sampled_from(["top", "stack"]))
     stated = spec(**common)
     if place == "top":
@@ -95,12 +96,12 @@ def test_it_means_what_a_rule_for_each_layer_means(data: st.DataObject) -> None:
     else:
         stated = {key: value for key, value in stated.items() if key not in tables}
         stated["encoder"] = tables
-    found = zoo.read_spec(stated)
+    found = zoo.read_spec(stated, registry=REGISTRY)
     assert layers(found) == layers(expected)
     assert found.tensors == expected.tensors
     alike = {repr([values[layer] for values in lists.values()]) for layer in range(n)}
     assert len(found.model.encoder.groups) == len(alike)
-    assert zoo.read_spec(found.to_toml()) == found
+    assert zoo.read_spec(found.to_toml(), registry=REGISTRY) == found
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from zoo.testing import check_plugin
 from zoo.training.low_rank import add_updates
 from zoo.training.tables import Lora
 
+pytestmark = pytest.mark.usefixtures("kit_processes")
 ROOT = Path(__file__).parent.parent
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}

@@ -13,6 +13,8 @@ from trials import write
 
 import zoo
 from zoo.cli import run
+from zoo.document import Document
+from zoo.registering import registry_file
 from zoo.registry import find_registries, read_layers, shipped_registry
 
 # --- layers -------------------------------------------------------------------------------------
@@ -96,6 +98,25 @@ def test_a_registry_that_is_two_layers_counts_once(project: Path) -> None:
     near = write(project / "registry.toml", "format = 1\n[norm]\nmine = 'm.py:M'\n")
     assert find_registries(near) == [shipped_registry(), near]
     zoo.load_registry(near)
+
+
+def test_a_registry_is_parsed_once_and_again_if_it_is_another(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    parse = registry_file.parse
+
+    def counted(text: str, name: str) -> Document:
+        parsed.append(text)
+        return parse(text, name)
+
+    monkeypatch.setattr(registry_file, "parse", counted)
+    texts = [f'format = 1\n[ffn]\n{name} = "own.py:Own"\n' for name in ("one", "two")]
+    for text, name in zip(texts, ("one", "two"), strict=True):
+        (project / "registry.toml").write_text(text)
+        for _ in range(3):
+            assert {"one", "two"} & zoo.load_registry().plugins["ffn"].keys() == {name}
+    assert [text for text in parsed if text in texts] == texts
 
 
 @pytest.mark.parametrize("later", ["near", "extra"])

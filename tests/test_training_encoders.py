@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from breadth import one_then_slow
+from ranks import Ranks
 from torch.nn import functional as F
 from toy_encoders import (
     CLASSES,
@@ -26,6 +27,7 @@ from toy_encoders import (
     write_encoder,
 )
 from toy_training import in_processes
+from training_tasks import trained
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -273,7 +275,7 @@ def test_a_resumed_run_is_the_same(train: Train, tmp_path: Path, recipe: str, mo
     one_then_slow(pytest.param(*case, id=name) for name, case in BOTH.items()),
 )
 def test_parts_and_processes_make_the_same_update(
-    train: Train, tmp_path: Path, recipe: str, model: str
+    train: Train, tmp_path: Path, two: Ranks, recipe: str, model: str
 ) -> None:
     lean = model.replace("dropout = 0.1", "dropout = 0.0")
     recipe = recipe.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
@@ -282,9 +284,7 @@ def test_parts_and_processes_make_the_same_update(
     parts = train("parts", recipe.replace("steps = 8", "steps = 8\naccumulate = 3"), lean)
     assert parts["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
     write_encoder(tmp_path, recipe.replace("steps = 8", "steps = 8\naccumulate = 2"), lean)
-    in_processes(
-        "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
-    )
+    two(trained, tmp_path, "two")
     for mine, theirs in zip(history(tmp_path / "two"), history(tmp_path / "alone"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
 

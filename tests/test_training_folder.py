@@ -17,8 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
 from breadth import one_then_slow
+from forked import forked, forked_command
 from toy_training import MODEL, RECIPE, command, write_toy
 from trials import without_privileges
 
@@ -29,31 +29,20 @@ from zoo.training.loop import Loop
 
 SHORT = RECIPE.replace("steps = 12", "steps = 8")
 BEST = SHORT.replace("average = 2", 'keep = "best"')
-KILLED = """\
-import os, signal, sys
-import zoo
-
-calls = int(sys.argv[1])
 
 
-def ends(event, arguments):
-    global calls
-    if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir") and "out" in str(arguments):
-        calls -= 1
-        if calls == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+def killed(calls: int) -> None:
+    """Train until the n-th time that the names in the folder `out` are about to change."""
 
+    def ends(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal calls
+        if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir") and "out" in str(arguments):
+            calls -= 1
+            if calls == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-sys.addaudithook(ends)
-zoo.train("recipe.toml", output="out")
-"""
-"""Trains until the n-th time that the names in the folder `out` are about to change."""
-
-
-@pytest.fixture
-def environment() -> dict[str, str]:
-    """Return the environment of a process that computes as this one does."""
-    return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    sys.addaudithook(ends)
+    zoo.train("recipe.toml", output="out")
 
 
 @pytest.mark.parametrize("resume", one_then_slow([False, True]))
@@ -67,10 +56,9 @@ def test_no_other_run_gets_into_the_folder(project: Path, resume: bool) -> None:
         with pytest.raises(zoo.ZooError) as raised:
             zoo.train(path, output="out", resume=resume)
         told.append(str(raised.value))
-        tried = command("train", path, "-o", "out", *["--resume"] * resume)
-        done = subprocess.run(tried, capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        told.append(done.stderr)
+        status, _, said = forked_command("train", path, "-o", "out", *["--resume"] * resume)
+        assert status == 2
+        told.append(said)
         learn(self, **options)
 
     with patch.object(train.Run, "learn", disturbed):
@@ -116,16 +104,14 @@ def test_a_file_system_without_locks(project: Path) -> None:
     assert not (project / "a").exists()  # which was made for the lock
 
 
-def test_a_run_may_be_killed_at_any_time(project: Path, environment: dict[str, str]) -> None:
+def test_a_run_may_be_killed_at_any_time(project: Path) -> None:
     """Whatever it was about to do in its folder: the next one goes on, and clears it away."""
     path = write_toy(project, SHORT)
     whole = zoo.train(path, output="whole")
     assert whole is not None
     found: list[str] = []
     for calls in (2, 9, 13):
-        arguments = [sys.executable, "-c", KILLED, str(calls)]
-        done = subprocess.run(arguments, env=environment, check=False, capture_output=True)
-        assert done.returncode == -signal.SIGKILL
+        assert forked(killed, calls) == -signal.SIGKILL
         found += [path.name for path in Path("out").rglob(".*")]
         resumed = zoo.train(path, output="out", resume=True)
         assert resumed is not None
@@ -136,14 +122,11 @@ def test_a_run_may_be_killed_at_any_time(project: Path, environment: dict[str, s
     assert kinds == {".zoo", ".step"}  # both kinds of what is not complete were left
 
 
-def test_a_new_run_reads_no_tokenizer_of_one_that_was_killed(
-    project: Path, environment: dict[str, str]
-) -> None:
+def test_a_new_run_reads_no_tokenizer_of_one_that_was_killed(project: Path) -> None:
     """Neither the second one, which it has none of, nor a configuration beside it."""
     model = MODEL.replace("300", "290")
     write_toy(project, SHORT.replace('kind = "bpe"', 'kind = "bpe"\nshared = false'), model)
-    killed = [sys.executable, "-c", KILLED, "9"]
-    subprocess.run(killed, env=environment, check=False, capture_output=True)
+    assert forked(killed, 9) == -signal.SIGKILL
     assert Path("out/tokenizer_target.json").exists()
     Path("out/tokenizer_config.json").write_text("{}")
     path = write_toy(project, SHORT, model)
@@ -226,7 +209,7 @@ def test_the_best_checkpoint_is_missed_before_training_goes_on(project: Path) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 @pytest.mark.parametrize(("closed", "mode"), [(".", 0o600), ("checkpoints", 0o300)])
 def test_checkpoints_that_may_not_be_read_are_not_taken_for_none(
-    closed: str, mode: int, project: Path, environment: dict[str, str]
+    closed: str, mode: int, project: Path
 ) -> None:
     """Of a run that has not ended, which would begin anew."""
     path = write_toy(project, SHORT)
@@ -237,7 +220,6 @@ def test_checkpoints_that_may_not_be_read_are_not_taken_for_none(
     try:
         done = subprocess.run(
             command("train", path, "-o", "out", "--resume"),
-            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -277,7 +259,7 @@ def test_a_file_is_no_folder_to_resume_in(project: Path) -> None:
 
 
 def test_the_recipe_decides_and_not_the_configuration_of_accelerate(
-    project: Path, environment: dict[str, str]
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`accelerate launch` sets these from its options, or from the file of `accelerate config`."""
     path = write_toy(project, SHORT)
@@ -288,8 +270,10 @@ def test_the_recipe_decides_and_not_the_configuration_of_accelerate(
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
         "ACCELERATE_DYNAMO_BACKEND": "EAGER",
     }
-    arguments = command("train", path, "-o", "out", "--json")
-    told = subprocess.check_output(arguments, env=environment | launched, text=True)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    status, told, err = forked_command("train", path, "-o", "out", "--json")
+    assert status == 0, err
     assert json.loads(told)["content_digest"] == whole["content_digest"]
 
 

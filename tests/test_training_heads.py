@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from breadth import one_then_slow
+from ranks import Ranks
 from tokenizers import Tokenizer
 from toy_encoders import CLASSES, LABELLED, MODEL, RECIPE, RECIPE_OF_CLASSES, VOCAB, write_encoder
-from toy_training import in_processes
+from training_tasks import trained
 from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
@@ -91,15 +92,15 @@ def test_a_new_head_on_a_saved_model(train: Train, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("shard", one_then_slow(["true", "false"]))
-def test_a_new_head_in_two_processes(train: Train, project: Path, shard: str) -> None:
+def test_a_new_head_in_two_processes(train: Train, project: Path, two: Ranks, shard: str) -> None:
     train("filler", RECIPE)
     recipe = FROM_OTHER.replace("steps = 1", f"steps = 3\nshard = {shard}")
     recipe = recipe.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     lean = CLASSES.replace("0.1", "0.0")
     alone = train("alone", recipe, lean)
-    in_processes("train", "recipe.toml", "-o", "two", processes=2, timeout=300, cwd=project)
-    two = json.loads(Path("two/metrics.json").read_text())
-    assert two["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+    two(trained, project, "two")
+    told = json.loads(Path("two/metrics.json").read_text())
+    assert told["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
 
 
 def test_an_encoder_that_is_frozen_under_a_new_head(train: Train) -> None:

@@ -24,10 +24,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import training_tasks as tasks
 from breadth import one_then_slow, slow
+from ranks import Ranks
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
+from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
 from trials import Refused
 
 import zoo
@@ -539,36 +541,13 @@ def test_shards_are_measured_with_the_running_statistics_that_are_saved(
     assert metrics["valid_loss"] == pytest.approx(measured, rel=1e-6)
 
 
-def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> None:
-    """Only the first process learns the tokenizer, which here has another size than the model's."""
-    path = write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))
-    done = subprocess.run(
-        command("train", path, "-o", tmp_path / "out", processes=2),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "the model's vocabulary is 3,000" in done.stderr
-    assert "gloo" not in done.stderr  # no process waits for one that has given up
+def test_what_one_process_refuses_all_refuse(tmp_path: Path, two: Ranks) -> None:
+    """Only the first process learns the tokenizer, which here has another size than the model's;
+    no process waits for one that has given up."""
+    write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))
+    for told in two(tasks.refused, tmp_path):
+        assert "the model's vocabulary is 3,000" in told
     assert not list((tmp_path / "out").glob("*"))
-
-
-EACH_ITS_OWN = """
-import os
-import sys
-import zoo
-from zoo.training.train import train
-
-options = [{"data": "."}, eval(sys.argv[1])][int(os.environ["RANK"])]
-try:
-    train("recipe.toml", output="out", **options)
-except zoo.ZooError as error:
-    sys.stdout.write(repr(str(error)) + "\\n")
-    sys.stdout.flush()
-"""
 
 
 @pytest.mark.parametrize(
@@ -579,77 +558,28 @@ except zoo.ZooError as error:
     ],
 )
 def test_processes_that_were_not_given_the_same_are_refused(
-    tmp_path: Path, config: Path, options: dict[str, Any], told: str
+    tmp_path: Path, two: Ranks, options: dict[str, Any], told: str
 ) -> None:
     """They would learn from batches that are neither of one nor of the other, or wait for ever."""
     write_toy(tmp_path)
     (tmp_path / "other").mkdir()
     lines = (tmp_path / "toy.tsv").read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "other" / "toy.tsv").write_text("".join(lines[:-1]), "utf-8")
-    (tmp_path / "own.py").write_text(EACH_ITS_OWN)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, "--nproc-per-node=2", "own.py", repr(options)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
     message = (
         f"error: not all processes have the same {told}: that of process 1 is not that of process 0"
         "\n      = help: give every machine the same files, and every process the same command line"
     )
-    assert done.stdout.splitlines() == [repr(message)] * 2, done.stderr
+    assert two(tasks.refused, tmp_path, [{"data": "."}, options]) == [message] * 2
     assert not (tmp_path / "out").exists()
 
 
-FAILING = """
-import sys
-import torch.distributed as dist
-import zoo
-from zoo.errors import Place, Problem
-from zoo.training.processes import in_first_process, make_accelerator
-
-accelerator = make_accelerator()
-problems = [Problem("one", Place("a.txt", 3), "help"), Problem("two")]
-for error in (ValueError("a bug"), zoo.WeightsError(problems)):
-    try:
-        with in_first_process(accelerator) as is_first:
-            if is_first:
-                raise error
-    except Exception as caught:
-        told = f"{accelerator.process_index} {type(caught).__name__} {caught}"
-        sys.stdout.write(repr(told) + "\\n")
-        sys.stdout.flush()
-dist.destroy_process_group()
-"""
-
-
-def test_every_failure_of_the_first_process_is_one_of_all(tmp_path: Path) -> None:
+def test_every_failure_of_the_first_process_is_one_of_all(two: Ranks) -> None:
     """Also of a kind that the zoo does not know; otherwise the other would wait for it for ever."""
-    (tmp_path / "failing.py").write_text(FAILING)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, "--nproc-per-node=2", str(tmp_path / "failing.py")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
     both = "WeightsError a.txt:3: error: one\n      = help: help\nerror: two"
-    assert sorted(done.stdout.splitlines()) == sorted(
-        repr(line)
-        for line in (
-            "0 ValueError a bug",
-            "1 ZooError error: another process has failed: ValueError: a bug",
-            f"0 {both}",
-            f"1 {both}",
-        )
-    )
+    assert two(tasks.failures) == [
+        ["ValueError a bug", both],
+        ["ZooError error: another process has failed: ValueError: a bug", both],
+    ]
 
 
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:

@@ -114,8 +114,19 @@ def read_document(
     """Read a TOML file; `named` returns the place where another file names this one, if one does.
 
     Raises:
-        SpecError: it is missing, a directory, unreadable, too large, not UTF-8, empty, not TOML, or
-            nested too deeply. All syntax errors and duplicate keys are reported.
+        SpecError: as `read_text`; it is empty, not TOML, or nested too deeply. All syntax errors
+            and duplicate keys are reported.
+    """
+    return parse(read_text(path, named, budget=budget), str(path), budget=budget)
+
+
+def read_text(
+    path: Path, named: Callable[[], Place] | None = None, *, budget: Budget = DEFAULT_BUDGET
+) -> str:
+    """Return the text of a TOML file, which `read_document` reads.
+
+    Raises:
+        SpecError: it is missing, a directory, unreadable, too large, or not UTF-8.
     """
     name = str(path)
     try:
@@ -143,7 +154,7 @@ def read_document(
         place = Document(name, {}, raw.decode("utf-8", "replace")).at_offset(len(before))
         message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"
         raise SpecError(Problem(message, place, help="save the file as UTF-8")) from None
-    return parse(text.removeprefix("\ufeff"), name, budget=budget)
+    return text.removeprefix("\ufeff")
 
 
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:

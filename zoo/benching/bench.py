@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import count
 from statistics import median
 from typing import get_args
@@ -13,7 +14,7 @@ from zoo.benching.machine import hardware, load, versions
 from zoo.benching.memory import meter_of
 from zoo.benching.report import Bench, BenchRow
 from zoo.benching.rounds import Case, measure
-from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, phases
+from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, forward_flops, phases
 from zoo.building import build
 from zoo.byte_counts import human_bytes
 from zoo.errors import InputError, Problem, ZooError, is_out_of_memory
@@ -190,6 +191,7 @@ def _plan(
     """
     plan: dict[Task, dict[int, list[Phase]]] = {}
     refused: dict[int, InputError] = {}  # one for each model, though other tasks may have more
+    flops_of = cache(forward_flops)  # a step of training has the forward pass too
     for task in TASKS if asked is None else asked:
         for place, spec in enumerate(specs):
             if task == "generate" and spec.model.generation is None and asked is None:
@@ -197,7 +199,7 @@ def _plan(
             try:
                 if task == "generate":
                     _check_generates(spec, sizes)
-                plan.setdefault(task, {})[place] = phases(task, spec, sizes)
+                plan.setdefault(task, {})[place] = phases(task, spec, sizes, flops_of)
             except InputError as error:
                 refused.setdefault(place, error)
     if refused:

@@ -54,8 +54,16 @@ class Phase(NamedTuple):
     flops: int | None = None
 
 
-def phases(task: Task, spec: ModelSpec, sizes: Sizes) -> list[Phase]:
-    """Return the phases of a task of a model, for which nothing is built but shapes.
+def forward_flops(spec: ModelSpec, sizes: Sizes) -> int:
+    """Return the operations of a forward pass. Nothing is built but shapes. Raises as `phases`."""
+    counter = count_forward(spec, batch=sizes.batch, length=sizes.length, by_hand=BY_HAND)
+    return counter.get_total_flops()
+
+
+def phases(
+    task: Task, spec: ModelSpec, sizes: Sizes, flops_of: Callable[[ModelSpec, Sizes], int]
+) -> list[Phase]:
+    """Return the phases of a task of a model; `flops_of` is what `forward_flops` is.
 
     Raises:
         InputError: the model is called with neither ids nor images, or with more than these, or
@@ -71,8 +79,7 @@ def phases(task: Task, spec: ModelSpec, sizes: Sizes) -> list[Phase]:
             # The prefill ends with the first new token.
             Phase("decode", "tokens", batch * (new_tokens - 1)),
         ]
-    counter = count_forward(spec, batch=batch, length=length, by_hand=BY_HAND)
-    flops = counter.get_total_flops() * (1 + BACKWARD if task == "train" else 1)
+    flops = flops_of(spec, sizes) * (1 + BACKWARD if task == "train" else 1)
     unit: Unit = "tokens"
     if spec.model.images and not (spec.model.called_with and spec.model.generation):
         unit = "pairs" if spec.model.called_with else "images"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from zoo.document import Document, KeyPath, read_document
+from zoo.document import Document, KeyPath, parse, read_text
 from zoo.errors import Place, Problem
 from zoo.registering.catalog import MODEL_NAME
 from zoo.wording import did_you_mean, quoted
@@ -218,7 +219,14 @@ def read_registry_file(path: Path, named: Callable[[], Place] | None) -> Registr
     """
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return RegistryFile(read_document(shown, named), path.resolve().parent)
+    document = _parsed(read_text(shown, named), str(shown))
+    return RegistryFile(document, path.resolve().parent)
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str, name: str) -> Document:
+    """Parse the text of a registry, which is read for each model, and seldom another one."""
+    return parse(text, name)
 
 
 class _Form(NamedTuple):
