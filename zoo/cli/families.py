@@ -21,6 +21,7 @@ from zoo.cli.options import (
 )
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
+from zoo.errors import Problem, SpecError, noted
 from zoo.files.of_model import CONFIG, SETTINGS
 from zoo.wording import counted
 
@@ -246,7 +247,6 @@ def lint(
     registry = registries()
     from dataclasses import asdict
 
-    from zoo.errors import Problem, SpecError, noted
     from zoo.families.family import read_family
     from zoo.families.lint import lint as check
     from zoo.families.registered import Families
