@@ -11,13 +11,12 @@ from operator import attrgetter
 from zoo.errors import Problem, WeightsError, ZooError
 from zoo.exporting.completed import completed, unseen
 from zoo.exporting.target import Target
+from zoo.families.active_rules import active_rules, checkpoint_names, possible_rules
 from zoo.families.config import ModelClass
 from zoo.families.family import Family
 from zoo.families.origin import Origin
-from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
