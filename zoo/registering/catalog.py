@@ -55,10 +55,20 @@ class Catalog:
 
         Raises:
             RegistryError: two folders have a model of that name, its file is a link, a folder
-                cannot be read, or `names.toml` says that the name means a model that there is not.
+                cannot be read, or `names.toml` says that the name means a model that there is not,
+                or that of a model means another.
         """
-        found = self._own_file(self.full_name(name))
-        if found is None and (entries := [entry for entry in self._entries if entry.name == name]):
+        own = self._own_file(name)
+        entries = [entry for entry in self._entries if entry.name == name]
+        if not entries:
+            return own
+        if own is not None:
+            hint = f"take the line out, or rename the file of the model, {quoted(own)}"
+            raise RegistryError(
+                Problem(f"{quoted(name)} is a model itself", entries[-1].place, hint)
+            )
+        found = self._own_file(entries[-1].full)
+        if found is None:
             raise RegistryError(self._leads_nowhere(entries[-1]))
         return found
 
@@ -107,22 +117,6 @@ class Catalog:
         paths = [folder / NAMES_FILE for folder in self.folders]
         documents = [read_document(_no_link(path)) for path in paths if _is_file(path)]
         return [entry for document in documents for entry in _read_names(document)]
-
-    def check(self) -> None:
-        """Check every entry of `names.toml` against the files.
-
-        Raises:
-            RegistryError: an entry leads to no model, or its name is itself that of a model.
-        """
-        names = self.names()
-        problems: list[Problem] = []
-        for entry in self._entries:
-            if entry.full not in names:
-                problems.append(self._leads_nowhere(entry))
-            if entry.name in names:
-                problems.append(Problem(f"{quoted(entry.name)} is a model itself", entry.place))
-        if problems:
-            raise RegistryError(in_order(problems))
 
     def _leads_nowhere(self, entry: _Entry) -> Problem:
         """Return the problem that an entry of `names.toml` names no model."""
