@@ -130,33 +130,37 @@ class _Counted(ABC):
     """The counts of a layout, in closed form: no list of tensors is made."""
 
     @abstractmethod
-    def _total(self, count: Callable[[Tensor], int]) -> int:
-        """The sum of the counts of all tensors."""
+    def _total(self, own: Callable[[Layout], int]) -> int:
+        """The sum over all layouts, of which `own` counts what each holds itself."""
 
     @abstractmethod
     def _kept(self, own: Callable[[Layout], int]) -> int:
         """The sum of what generation keeps in all layouts, of which `own` says what each itself
         does."""
 
-    @property
-    @abstractmethod
+    def _total_of(self, count: Callable[[Tensor], int]) -> int:
+        """The sum of the counts of all tensors."""
+        return self._total(lambda layout: sum(map(count, layout.own_tensors())))
+
+    @cached_property
     def n_computed(self) -> int:
         """Elements of tables that are computed and not stored."""
+        return self._total(lambda layout: layout.computed)
 
     @cached_property
     def n_parameters(self) -> int:
         """Trainable elements."""
-        return self._total(lambda tensor: 0 if tensor.buffer else tensor.size)
+        return self._total_of(lambda tensor: 0 if tensor.buffer else tensor.size)
 
     @cached_property
     def n_idle(self) -> int:
         """Elements that are not used for one token: those of experts that are not chosen."""
-        return self._total(lambda tensor: tensor.idle)
+        return self._total_of(lambda tensor: tensor.idle)
 
     @cached_property
     def n_elements(self) -> int:
         """Floating-point elements that are stored: parameters and buffers."""
-        return self._total(lambda tensor: tensor.size if tensor.dtype == "float" else 0)
+        return self._total_of(lambda tensor: tensor.size if tensor.dtype == "float" else 0)
 
     @property
     def is_empty(self) -> bool:
@@ -166,7 +170,7 @@ class _Counted(ABC):
     @cached_property
     def n_tensors(self) -> int:
         """Stored tensors."""
-        return self._total(lambda _: 1)
+        return self._total_of(lambda _: 1)
 
     @cached_property
     def cache_per_token(self) -> int:
@@ -232,19 +236,15 @@ class Layout(_Counted):
             found.update(part.cache_per_recent_token)
         return +found if self.generates else {}
 
-    @cached_property
-    def n_computed(self) -> int:
-        """Elements of tables that are computed and not stored."""
-        return self.computed + sum(part.n_computed for part in self._containers())
+    def own_tensors(self) -> Iterator[Tensor]:
+        """The tensors directly inside."""
+        return (part for part in self.parts.values() if isinstance(part, Tensor))
 
     def _containers(self) -> Iterator[Layout | LayerList]:
         return (part for part in self.parts.values() if not isinstance(part, Tensor))
 
-    def _total(self, count: Callable[[Tensor], int]) -> int:
-        return sum(
-            count(part) if isinstance(part, Tensor) else part._total(count)
-            for part in self.parts.values()
-        )
+    def _total(self, own: Callable[[Layout], int]) -> int:
+        return own(self) + sum(part._total(own) for part in self._containers())
 
     def _kept(self, own: Callable[[Layout], int]) -> int:
         inside = sum(part._kept(own) for part in self._containers())
@@ -335,13 +335,8 @@ class LayerList(_Counted):
                 found[window] += self.runs(at) * elements
         return found
 
-    @cached_property
-    def n_computed(self) -> int:
-        """Elements of tables that are computed and not stored."""
-        return sum(len(at) * layer.n_computed for at, layer in self.groups)
-
-    def _total(self, count: Callable[[Tensor], int]) -> int:
-        return sum(len(at) * layer._total(count) for at, layer in self.groups)
+    def _total(self, own: Callable[[Layout], int]) -> int:
+        return sum(len(at) * layer._total(own) for at, layer in self.groups)
 
     def _kept(self, own: Callable[[Layout], int]) -> int:
         return sum(self.runs(at) * layer._kept(own) for at, layer in self.groups)

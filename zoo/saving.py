@@ -6,16 +6,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-import zoo
 from zoo.errors import Problem, WeightsError, checked_output
 from zoo.int8 import has_int8
 from zoo.machine.threads import on_all_cores
-from zoo.provenance.plugins import plugin_versions
+from zoo.provenance.plugins import made_by
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
@@ -98,7 +96,7 @@ def described(model: Transformer) -> tuple[Header, Content]:
     spec = model.spec
     header = Header(
         spec=spec.to_dict(),
-        provenance=_provenance(model),
+        provenance=made_by(spec, model.origin),
         ties=dict(spec.ties),
         records=_records(tensors),
     )
@@ -118,11 +116,6 @@ def _unchanged(name: str, tensor: torch.Tensor, version: int | None) -> Iterator
         message = f"the tensor `{name}` was changed while the model was saved"
         help_ = "save between two steps of training, or in a thread a `copy.deepcopy` of the model"
         raise WeightsError(Problem(message, help=help_))
-
-
-def _provenance(model: Transformer) -> dict[str, Any]:
-    made_by = {"zoo": zoo.__version__, "plugins": plugin_versions(model.spec)}
-    return made_by if model.origin is None else {**made_by, "origin": model.origin}
 
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:

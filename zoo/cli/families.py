@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from zoo.cli.options import (
 )
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
+from zoo.errors import Problem, SpecError, noted
 from zoo.files.of_model import CONFIG, SETTINGS
 from zoo.wording import counted
 
@@ -74,67 +75,39 @@ def import_(
     report = import_and_save(
         source, output, part=part, adapter=adapter, name=name, registry=registry
     )
-    print_report(
-        as_json,
-        report,
-        lambda r: (
-            f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
-            f"{_commits(r['sources'])}"
-            f"{_left_out(r['left_out'])}"
-            f"{_dequantized(r['quantization'], r['dtype'])}"
-            f"{_merged(r['adapter'])}"
-            f"{_others(r['dtype'], r['other_dtypes'])}{_made(r['made'])}"
-            f"{r['path']}\n{r['content_digest']}"
-        ),
-    )
+    print_report(as_json, report, _import_text)
 
 
-def _dequantized(quantization: str | None, dtype: str) -> str:
-    """Return a line for weights that were quantized."""
-    if quantization is None:
-        return ""
-    return f"quantized weights ({quantization}) as the floats that they stand for, in {dtype}\n"
-
-
-def _commits(sources: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each commit that was downloaded."""
-    lines = [f"{one['repo']} at the commit {one['revision']}" for one in sources if "repo" in one]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _left_out(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each part that was not imported."""
-    return "".join(
-        f"left out: {counted(one['n_tensors'], 'tensor')} of `{one['prefix']}`, "
-        f"{one['n_bytes']:,} bytes\n"
-        for one in parts
-    )
-
-
-def _merged(adapter: str | None) -> str:
-    """Return a line for an adapter."""
-    return "" if adapter is None else f"with the adapter {adapter} in its weights\n"
-
-
-def _made(names: Sequence[str]) -> str:
-    """Return a line for tokenizers that were made of others, and one for settings of generation."""
-    made = ""
-    if tokenizers := [name for name in names if name != SETTINGS]:
-        made += f"{', '.join(tokenizers)}: made of source.spm, target.spm and vocab.json\n"
-    if SETTINGS in names:
-        made += f"{SETTINGS}: made of {CONFIG}, since the checkpoint has none\n"
-    return made
-
-
-def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
-    """Return a line for each dtype other than the usual one."""
+def _import_text(report: Mapping[str, Any]) -> str:
+    usual, made = report["dtype"], report["made"]
     lines = [
+        f"{report['name']}: {report['parameters']:,} parameters, by the family {report['family']}"
+    ]
+    lines += [
+        f"{one['repo']} at the commit {one['revision']}"
+        for one in report["sources"]
+        if "repo" in one
+    ]
+    lines += [
+        f"left out: {counted(one['n_tensors'], 'tensor')} of `{one['prefix']}`, "
+        f"{one['n_bytes']:,} bytes"
+        for one in report["left_out"]
+    ]
+    if (how := report["quantization"]) is not None:
+        lines.append(f"quantized weights ({how}) as the floats that they stand for, in {usual}")
+    if (adapter := report["adapter"]) is not None:
+        lines.append(f"with the adapter {adapter} in its weights")
+    lines += [
         f"{usual}, but {counted(len(names), 'tensor')} in {other}: `{names[0]}`"
         f"{', ...' if len(names) > 1 else ''}; they stay so unless "
-        "`zoo.load(..., dtype=...)` casts all to one\n"
-        for other, names in others.items()
+        "`zoo.load(..., dtype=...)` casts all to one"
+        for other, names in report["other_dtypes"].items()
     ]
-    return "".join(lines)
+    if tokenizers := [name for name in made if name != SETTINGS]:
+        lines.append(f"{', '.join(tokenizers)}: made of source.spm, target.spm and vocab.json")
+    if SETTINGS in made:
+        lines.append(f"{SETTINGS}: made of {CONFIG}, since the checkpoint has none")
+    return "\n".join([*lines, report["path"], report["content_digest"]])
 
 
 @click.command()
@@ -246,7 +219,6 @@ def lint(
     registry = registries()
     from dataclasses import asdict
 
-    from zoo.errors import Problem, SpecError, noted
     from zoo.families.family import read_family
     from zoo.families.lint import lint as check
     from zoo.families.registered import Families

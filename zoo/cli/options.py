@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.errors import not_expanded
+from zoo.errors import ZooError, not_expanded
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -103,7 +103,6 @@ class NameType(click.types.StringParamType):
         """The completions for a shell: files, and names that begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
-        from zoo.errors import ZooError
         from zoo.registry import load_registry
 
         try:

@@ -15,10 +15,10 @@ from zoo.byte_counts import human_bytes
 from zoo.cli.options import AddressType, Registries, json_option, model_type, path_type
 from zoo.cli.output import print_json, print_report, print_text
 from zoo.cli.progress import bytes_bar
-from zoo.wording import PATH, counted
+from zoo.errors import Problem, ZooError, noted
+from zoo.wording import PATH, counted, quoted, typed
 
 if TYPE_CHECKING:
-    from zoo.errors import Problem
     from zoo.publishing.checking import Verdict
     from zoo.registry import Registry
     from zoo.store.files import Store
@@ -41,7 +41,6 @@ def pull(
 
     Their files are checked by size and digest. Problems are reported at the end.
     """
-    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
@@ -98,13 +97,11 @@ def push(
     such as `s3://bucket/folder`. The command writes the model's file, with which others can pull
     it. Files that do not belong to a model are left out, and named.
     """
-    from zoo.errors import Problem, ZooError, noted
     from zoo.files.atomic import write_text
     from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
     from zoo.publishing.pushing import push
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
-    from zoo.wording import quoted, typed
 
     if output is not None:
         _check_manifest(output)
@@ -141,10 +138,8 @@ def push(
 def _check_manifest(path: Path) -> None:
     """Check the path of the model's file before anything is pushed. Raises `StoreError` if nobody
     could pull by this file, or if it is that of another model."""
-    from zoo.errors import Problem
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
-    from zoo.wording import quoted
 
     if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
@@ -175,7 +170,6 @@ def verify(
 
     Without NAMES, all are checked. Problems are reported at the end.
     """
-    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.refs import versions
 
@@ -214,10 +208,8 @@ def _versions(
 ) -> list[tuple[str, str]]:
     """Return the names and versions of the models in the store that `names` mean, each once, and
     add a problem for each that means none."""
-    from zoo.errors import Problem, noted
     from zoo.store.files import StoreError
     from zoo.store.lookup import stored_versions
-    from zoo.wording import quoted
 
     found: dict[tuple[str, str], None] = {}
     for name in names:
@@ -248,8 +240,6 @@ def _verdict(
 
 
 def _wrong(verdict: Verdict) -> Problem:
-    from zoo.errors import Problem
-
     name, full = verdict.ref.name, f"{verdict.ref.name}@{verdict.ref.version}"
     if verdict.damaged:
         hint = f"`zoo pull {name}` mends it"
@@ -291,11 +281,9 @@ def rm(registries: Registries, names: tuple[str, ...], forget: bool, as_json: bo
     NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space. Problems are reported
     at the end.
     """
-    from zoo.errors import Problem, ZooError, noted
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
     from zoo.store.lookup import stored_versions
-    from zoo.wording import quoted
 
     registry, store = registries(), Store.default()
     problems: list[Problem] = []
@@ -374,7 +362,6 @@ def _freed_text(report: Mapping[str, int]) -> str:
 @json_option
 def store(as_json: bool) -> None:
     """List the models in the store, with their sizes."""
-    from zoo.errors import ZooError, noted
     from zoo.store.files import Store
     from zoo.store.refs import read_ref, versions
 

@@ -51,12 +51,8 @@ class _Trial:
         return sum(1 if _alike(change) else 2 for change in self.changes)
 
 
-def unseen() -> None:
-    """Ignore that a configuration is tried."""
-
-
 def completed(
-    scope: Scope, keys: frozenset[str], target: Target, on_trial: Callable[[], object] = unseen
+    scope: Scope, keys: frozenset[str], target: Target, on_trial: Callable[[], object]
 ) -> JsonFile:
     """Return a configuration with the values that it does not state and that a model needs, as far
     as they are found: whether the family then makes the model is to be checked.

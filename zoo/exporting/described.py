@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from zoo.errors import Problem, WeightsError, ZooError
-from zoo.exporting.completed import completed, unseen
+from zoo.exporting.completed import completed
 from zoo.exporting.target import Target
+from zoo.families.active_rules import active_rules, checkpoint_names, possible_rules
 from zoo.families.config import ModelClass
 from zoo.families.family import Family
 from zoo.families.origin import Origin
-from zoo.families.plan import active_rules, possible_rules
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
-from zoo.families.tensor_names import checkpoint_names
 from zoo.json_files import JsonFile
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
@@ -48,7 +47,7 @@ class Described:
         return len(self.changes) + len(self.lacking) + len(self.foreign)
 
 
-def described(file: JsonFile, target: Target, on_trial: Callable[[], object] = unseen) -> Described:
+def described(file: JsonFile, target: Target, on_trial: Callable[[], object]) -> Described:
     """Return a model as if it had been imported from a checkpoint with this config.json, or the
     nearest that its family makes. Values that the file does not state are found where these make a
     difference.

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from zoo.counts import check_count
 from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
-from zoo.exporting.completed import NO_FIELDS, unseen
+from zoo.exporting.completed import NO_FIELDS
 from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
 from zoo.exporting.target import Target, by_first_layers
@@ -54,7 +54,7 @@ def export_folder(
     config: str | Path | None = None,
     architecture: str | None = None,
     max_shard_bytes: int | None = None,
-    on_trial: Callable[[], object] = unseen,
+    on_trial: Callable[[], object] = lambda: None,
     registry: Registry | None = None,
 ) -> None:
     """Write a model as a folder that `transformers` loads.

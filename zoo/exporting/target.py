@@ -62,20 +62,20 @@ class Target:
         return not ignored.isdisjoint(keys) or (change["a"] is None and keys[-1] in _UNMASKED)
 
 
-def tables_in(value: Any) -> Iterator[dict[str, Any]]:
+def all_tables(value: Any) -> Iterator[dict[str, Any]]:
     """Yield the tables in the data of a spec, each before those inside."""
     if isinstance(value, dict):
         yield cast("dict[str, Any]", value)
     if isinstance(value, dict | list):
         items = cast("dict[str, Any] | list[Any]", value)
         for inner in items.values() if isinstance(items, dict) else items:
-            yield from tables_in(inner)
+            yield from all_tables(inner)
 
 
 def by_first_layers(data: dict[str, Any]) -> None:
     """Change the data of a spec so that each stack has the values of its first layer, as families
     make them, and rules for the others. It describes the same model."""
-    for table in tables_in(data):
+    for table in all_tables(data):
         rules: list[dict[str, Any]] = table.get("layers") or []
         if first := next((rule for rule in rules if 0 in rule["at"]), None):
             ruled = {layer for rule in rules for layer in rule["at"]}

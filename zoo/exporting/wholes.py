@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, TypeVar
 
-from zoo.exporting.target import Target, tables_in
+from zoo.exporting.target import Target, all_tables
 from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.rotary import LAYER_TYPES, ROPE, rope_of
@@ -27,7 +27,7 @@ def whole_values(target: Target, scope: Scope) -> dict[str, list[Any]]:
         scope: the family, with the configuration.
     """
     family = scope.family
-    tables = [*tables_in(target.spec.to_dict())]
+    tables = [*all_tables(target.spec.to_dict())]
     keys = family.needed[1]
     found = {
         key: _words_of_layers(tables, _words(family, key))

@@ -22,8 +22,9 @@ lint.py                 `zoo lint`
 
 The tensors:
 checkpoint.py           those of the checkpoint
-pattern.py, plan.py     names, and which tensors become which; tensor_names.py, names by the rules
-                        alone
+pattern.py              patterns of their names
+active_rules.py         the rules that hold for one checkpoint, and the names by them alone
+plan.py                 which tensors become which
 conversion.py           carries a plan out on all cores; relayout.py, for one tensor
 reader.py               reads tensors; tensor_writer.py writes them, and hashes them on the way
 

@@ -38,7 +38,7 @@ from zoo.families.config import Defaults
 from zoo.families.expression import fields_in, names_in, strings_in
 from zoo.json_files import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
-from zoo.validating.value_errors import Format, nearest_literal, value_message
+from zoo.validating.value_errors import Format, key_problem, value_message
 from zoo.wording import did_you_mean, dotted, quoted
 
 MAX_PARENTS = 8
@@ -285,20 +285,10 @@ def _head(document: Document, findings: Findings) -> _Head | None:
 
 def _problem(document: Document, path: KeyPath, wrong: Sequence[ErrorDetails]) -> Problem:
     """Return the problem of one key. Several errors come from the members of a union."""
-    key, kind = str(path[-1]), wrong[0]["type"]
-    if kind == "extra_forbidden":
-        known = _Head.model_fields if len(path) == 1 else Rule.model_fields
-        hint = did_you_mean(key, known)
-        return Problem(f"unknown key {quoted(key)}", document.place(path), hint)
-    place = document.place(path, value=True)
-    if kind == "missing":
-        return Problem(f"the key {quoted(key)} is missing", place)
     depth = max(len(details["loc"]) for details in wrong)  # the deepest is the most specific
     deepest = [details for details in wrong if len(details["loc"]) == depth]
-    message = value_message(*deepest)
-    if kind != "value_error":
-        message = f"{quoted(key)} {message}"
-    return Problem(message, place, nearest_literal(deepest))
+    known = _Head.model_fields if len(path) == 1 else Rule.model_fields
+    return key_problem(document, path, deepest, known)
 
 
 def _parent(

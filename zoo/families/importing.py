@@ -11,7 +11,6 @@ from typing import BinaryIO
 
 import torch
 
-import zoo
 from zoo.building import build_on_meta
 from zoo.errors import Problem, WeightsError, checked_output, checked_path
 from zoo.families.companions import write_companions
@@ -21,7 +20,7 @@ from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.files.atomic import new_folder
 from zoo.files.of_model import WEIGHTS
-from zoo.provenance.plugins import plugin_versions
+from zoo.provenance.plugins import made_by
 from zoo.registry import Registry
 from zoo.weights.file import Header
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
@@ -91,11 +90,7 @@ def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], Non
     records = found.records
     header = Header(
         spec=found.spec.to_dict(),
-        provenance={
-            "zoo": zoo.__version__,
-            "plugins": plugin_versions(found.spec),
-            "origin": found.origin.model_dump(mode="json", exclude_none=True),
-        },
+        provenance=made_by(found.spec, found.origin.model_dump(mode="json", exclude_none=True)),
         ties=dict(found.spec.ties),
         records=records,
     )

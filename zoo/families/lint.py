@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 
 from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.families.active_rules import ActiveRule, active_rules
 from zoo.families.expression import names_in, strings_in
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
-from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
+from zoo.families.plan import Plan, make_plan
 from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.files.of_model import CONFIG

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.families.active_rules import ActiveRule, active_rules, checkpoint_names
 from zoo.families.class_names import unnamed, written_names
 from zoo.families.origin import Origin
-from zoo.families.plan import ActiveRule, active_rules
 from zoo.families.registered import Families
-from zoo.families.tensor_names import checkpoint_names
 from zoo.files.of_model import CONFIG
 from zoo.json_files import parse_json
 from zoo.purpose import Classes

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 
 from zoo.families.adapters.tensor import Adapted
 from zoo.families.checkpoint import Stored
@@ -25,12 +24,7 @@ class Reader:
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def read(self, tensor: Stored | Quantized | Adapted, buffer: memoryview) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import BinaryIO
 
 from zoo.files.atomic import sync
@@ -49,12 +48,7 @@ class TensorWriter:
     def __enter__(self) -> TensorWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._disk.shutdown()
         if error is None and self._sync is not None:
             self._sync.result()

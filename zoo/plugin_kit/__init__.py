@@ -22,8 +22,10 @@ elsewhere.py            the same in other processes; workers.py, these processes
 sources.py              a source of published models, which is no component
 
 How a module is called, and what holds of each output:
-driver.py, drivers.py   what drivers have in common, and one for each slot
-attending.py            attention and blocks; continuing.py, with a cache; tape.py, recorded
+driver.py, drivers.py   what drivers have in common, and which one is for a model
+layers.py               attention and blocks: attending.py; continuing.py, with a cache; tape.py,
+                        recorded
+by_token.py             norms, feed-forward networks and heads
 entering.py             embeddings and positions
 whole_models.py         builders
 

@@ -129,6 +129,77 @@ class Driver:
         """Raises PromiseError unless the module returns what the slot specifies."""
         expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)
 
+    def expect_finite_at_zero(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless states of zeros, as of padding and silence, give numbers, and
+        their gradients too."""
+        if not finite(self(*inputs)):
+            return  # `precision` tells
+        zeros = torch.zeros_like(inputs[0]).requires_grad_()
+        outputs = self(zeros.clone(), *inputs[1:])  # which may change it in place
+        help = (
+            "what is divided by is kept above 0 by an `eps`, and so is what the root is taken of, "
+            "inside the root, whose slope at 0 is infinite"
+        )
+        if not finite(outputs):
+            raise PromiseError("a token of zeros gives NaN or infinity", help=help)
+        total = torch.stack([output.sum() for output in outputs]).sum()
+        if not total.requires_grad:
+            return
+        total.backward()  # type: ignore[no-untyped-call]
+        found = {"its input": zeros, **{f"`{n}`": t for n, t in self.model.named_parameters()}}
+        for name, tensor in found.items():
+            if tensor.grad is not None and not bool(tensor.grad.isfinite().all()):
+                raise PromiseError(
+                    f"a token of zeros gives the gradient of {name} NaN or infinity", help=help
+                )
+        self.model.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def expect_residual(self, inputs: Tensors) -> None:
+        """Raises PromiseError if the output is that of a matrix, and no tensor has the role of one
+        whose output is added to the residual stream."""
+        tensors = self.spec.tensors
+        if any(tensor.role == "residual" for tensor in tensors.values()):
+            return
+        matrices = [n for n, t in tensors.items() if t.role == "weight" and len(t.shape) == 2]
+        for name in reversed(matrices):  # the last one first: it is the one, more likely
+            weight = self.model.get_parameter(name)
+            value = weight.clone()
+            outputs = []
+            for factor in (1.0, -1.0, 0.0):
+                weight.copy_(factor * value)
+                outputs.append(self(*inputs)[0])
+            weight.copy_(value)
+            one, other, without = outputs
+            if not close(one, without, 1e-5) and close(one + other, 2 * without, 1e-5):
+                raise PromiseError(
+                    "no tensor of the layout is `residual`, and the output is linear in "
+                    f"`{name}`: an init that goes by depth would scale nothing",
+                    help="state the map whose output is returned by `linear(..., residual=True)`",
+                )
+
+    @torch.no_grad()
+    def expect_no_skip(self, inputs: Tensors) -> None:
+        """Raises PromiseError if a branch adds its input, which the block around it does.
+
+        Without the matrices whose output is added to the residual stream, nothing of x is left in
+        what a branch returns, unless it is x itself.
+        """
+        residual = [name for name, t in self.spec.tensors.items() if t.role == "residual"]
+        weights = [self.model.get_parameter(name) for name in residual]
+        before = [weight.clone() for weight in weights]
+        for weight in weights:
+            weight.zero_()
+        x, *others = inputs
+        one, other = self(x, *others)[0], self(x.flip(1), *others)[0]
+        for weight, value in zip(weights, before, strict=True):
+            weight.copy_(value)
+        if weights and close(one - other, x - x.flip(1), 1e-5):
+            raise PromiseError(
+                "the output holds x itself, which the block adds, so that it would be added twice",
+                help="return what is added to x alone",
+            )
+
     def tokens(self) -> None:
         """Raises PromiseError unless the output for a token depends only on that token, if the slot
         requires that. The model is in float64."""
@@ -176,3 +247,8 @@ def every(ways: Iterable[Way]) -> Way:
         return outputs
 
     return call
+
+
+def finite(outputs: Tensors) -> bool:
+    """Return whether all numbers of outputs are finite."""
+    return all(bool(output.isfinite().all()) for output in outputs)

@@ -14,8 +14,9 @@ from zoo.auxiliary import auxiliary_loss
 from zoo.errors import SpecError
 from zoo.linear import Linear
 from zoo.plugin_kit.assertions import SAME, close, expect_close
+from zoo.plugin_kit.by_token import FeedForwardDriver
 from zoo.plugin_kit.driver import Driver, Way, every, weighted_sum
-from zoo.plugin_kit.drivers import FeedForwardDriver, hosted
+from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.hosts import Host
 from zoo.plugin_kit.inputs import HIDDEN, Tensors, with_another
 from zoo.plugin_kit.report import PromiseError

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zoo.plugin_kit.assertions import expect_close, gap
-from zoo.plugin_kit.driver import Driver, Way
+from zoo.plugin_kit.driver import Driver, Way, finite
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.report import PromiseError, no_failure
@@ -87,7 +87,7 @@ def _outputs_in(dtype: torch.dtype, spec: ModelSpec) -> Tensors:
     outputs: Tensors = ()
     for told, way in driver.ways(driver.inputs()).items():
         found = outputs_of(driver, way, told)
-        if not all(bool(output.isfinite().all()) for output in found):
+        if not finite(found):
             in_call = told and f" in a call{told}"
             raise PromiseError(f"the output of a model in {dtype} is not finite{in_call}")
         outputs += found

@@ -25,6 +25,13 @@ def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
 
 
+def made_by(spec: ModelSpec, origin: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a file of weights says of how they were made: the version of the zoo, the plugins
+    and, of weights that the zoo did not initialise, their origin."""
+    found = {"zoo": zoo.__version__, "plugins": plugin_versions(spec)}
+    return found if origin is None else {**found, "origin": origin}
+
+
 class ReplacedPluginWarning(UserWarning):
     """Weights were made with other code of a plugin, and it may compute something else with
     them."""

@@ -55,20 +55,28 @@ class Catalog:
 
         Raises:
             RegistryError: two folders have a model of that name, its file is a link, a folder
-                cannot be read, or `names.toml` says that the name means a model that there is not.
+                cannot be read, or `names.toml` says that the name means a model that there is not,
+                or that of a model means another.
         """
-        found = self._own_file(self.full_name(name))
-        if found is None and (entries := [entry for entry in self._entries if entry.name == name]):
-            raise RegistryError(self._leads_nowhere(entries[-1]))
+        own, entry = self._own_file(name), self._entries.get(name)
+        if entry is None:
+            return own
+        if own is not None:
+            hint = f"take the line out, or rename the file of the model, {quoted(own)}"
+            raise RegistryError(Problem(f"{quoted(name)} is a model itself", entry.place, hint))
+        found = self._own_file(entry.full)
+        if found is None:
+            raise RegistryError(self._leads_nowhere(entry))
         return found
 
     def full_name(self, name: str) -> str:
         """Resolve an architecture alone, an alias or a deprecated name; return others unchanged."""
-        return self._full_names.get(name, name)
+        return self._entries[name].full if name in self._entries else name
 
     def replacement(self, name: str) -> str | None:
         """Return the full name that replaces a deprecated name; None for any other name."""
-        return self._deprecated.get(name)
+        entry = self._entries.get(name)
+        return entry.full if entry is not None and entry.table == "deprecated" else None
 
     def names(self) -> dict[str, Path]:
         """Map the full name of every model, sorted, to the folder of its file."""
@@ -77,7 +85,7 @@ class Catalog:
 
     def known(self) -> list[str]:
         """Return every name of every model: full names, defaults, aliases and deprecated names."""
-        return [*self.names(), *self._full_names]
+        return [*self.names(), *self._entries]
 
     def _own_file(self, name: str) -> Path | None:
         if not MODEL_NAME.fullmatch(name):
@@ -94,40 +102,16 @@ class Catalog:
         return _no_link(found[-1]) if found else None
 
     @cached_property
-    def _deprecated(self) -> Mapping[str, str]:
-        return {entry.name: entry.full for entry in self._entries if entry.table == "deprecated"}
-
-    @cached_property
-    def _full_names(self) -> Mapping[str, str]:
-        """The full name behind each architecture, alias and deprecated name."""
-        return {entry.name: entry.full for entry in self._entries}
-
-    @cached_property
-    def _entries(self) -> list[_Entry]:
+    def _entries(self) -> Mapping[str, _Entry]:
+        """What each architecture, alias and deprecated name means."""
         paths = [folder / NAMES_FILE for folder in self.folders]
         documents = [read_document(_no_link(path)) for path in paths if _is_file(path)]
-        return [entry for document in documents for entry in _read_names(document)]
-
-    def check(self) -> None:
-        """Check every entry of `names.toml` against the files.
-
-        Raises:
-            RegistryError: an entry leads to no model, or its name is itself that of a model.
-        """
-        names = self.names()
-        problems: list[Problem] = []
-        for entry in self._entries:
-            if entry.full not in names:
-                problems.append(self._leads_nowhere(entry))
-            if entry.name in names:
-                problems.append(Problem(f"{quoted(entry.name)} is a model itself", entry.place))
-        if problems:
-            raise RegistryError(in_order(problems))
+        return {entry.name: entry for document in documents for entry in _read_names(document)}
 
     def _leads_nowhere(self, entry: _Entry) -> Problem:
         """Return the problem that an entry of `names.toml` names no model."""
         names, full = self.names(), entry.full
-        if full not in self._full_names:
+        if full not in self._entries:
             message = f"there is no model {quoted(full)}"
             return Problem(message, entry.place, did_you_mean(full, names))
         hint = "names are not followed further: write the full name of a model"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tomlkit
+
 from zoo.reading import read_spec
 from zoo.registry import Registry, load_registry
 from zoo.resolving.node import Node
@@ -266,8 +268,6 @@ def _spec_text(differences: list[ValueChange]) -> list[str]:
 
 def _value_text(found: Written) -> str:
     value, origin = found["value"], found["origin"]
-    import tomlkit
-
     if n_values := _n_values(value):
         told = f"a table with {counted(n_values, 'value')}"
         for key, inner in value.items() if isinstance(value, Mapping) else ():

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from zoo.component import Component, LayerRules, fields_of
+from zoo.component import Component, LayerRules, layer_rules_of
 from zoo.layout import LayerList, Layout
 from zoo.showing.children import (
     Child,
@@ -53,10 +53,8 @@ class Row(NamedTuple):
         the row of the layers shows."""
         if self.component is None:
             return {}
-        marks = fields_of(type(self.component)).values()
-        counts = {mark.count for mark in marks if isinstance(mark, LayerRules)}
-        values = distinctive_values(self.component)
-        return {name: value for name, value in values.items() if name not in counts}
+        values, rules = distinctive_values(self.component), layer_rules_of(type(self.component))
+        return {name: one for name, one in values.items() if rules is None or name != rules.count}
 
     @property
     def told(self) -> str:

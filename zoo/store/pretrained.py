@@ -34,12 +34,10 @@ from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, in_order
 from zoo.files.of_model import published_path
 from zoo.source import Source
-from zoo.validating.value_errors import Format, nearest_literal, value_message
-from zoo.wording import did_you_mean, quoted
+from zoo.validating.value_errors import Format, key_problem
+from zoo.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from zoo.registry import Registry
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -233,32 +231,9 @@ def _checked(
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        problems += [
-            _problem(details, cls, document, path, without)
-            for details in error.errors(include_url=False)
-        ]
+        for details in error.errors(include_url=False):
+            where = (*path, *(part for part in details["loc"] if part != "[key]"))
+            inner = _TABLES.get(str(where[0])) if len(where) > 1 else None
+            known = [*cls.model_fields, *without] if inner is None else [*inner.model_fields]
+            problems.append(key_problem(document, where, [details], known))
         return None
-
-
-def _problem(
-    details: ErrorDetails,
-    cls: type[BaseModel],
-    document: Document,
-    path: KeyPath,
-    without: tuple[str, ...],
-) -> Problem:
-    """Return what pydantic says of a value, as a problem; arguments as for `_checked`."""
-    kind = details["type"]
-    where = (*path, *(part for part in details["loc"] if part != "[key]"))
-    place = document.place(where, value=kind != "extra_forbidden")
-    key = str(where[-1]) if where else "it"
-    if kind == "extra_forbidden":
-        inner = _TABLES.get(str(where[0])) if len(where) > 1 else None
-        known = [*cls.model_fields, *without] if inner is None else [*inner.model_fields]
-        return Problem(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
-    if kind == "missing":
-        return Problem(f"the key `{key}` is missing", place)
-    if kind == "value_error":
-        return Problem(value_message(details), place)
-    near = nearest_literal([details]) if kind == "literal_error" else None
-    return Problem(f"`{key}` {value_message(details)}", place, near)

@@ -128,14 +128,14 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
     raise DamagedRefError(Problem(f"is damaged: {reason}", Place(str(path)), hint))
 
 
-def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
-    """Return all refs, or those of one name, without those that are removed meanwhile.
+def refs(store: Store) -> Iterator[Ref]:
+    """Return all refs, without those that are removed meanwhile.
 
     Raises:
         StoreError: one is damaged, or their folder cannot be read.
     """
-    for of, version in versions(store, name):
-        ref = read_ref(store, of, version)
+    for name, version in versions(store):
+        ref = read_ref(store, name, version)
         if ref is not None:
             yield ref
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 from pydantic_core import ErrorDetails, PydanticKnownError
 
-from zoo.document import KeyPath
+from zoo.document import Document, KeyPath
+from zoo.errors import Problem
 from zoo.resolving.tables import described
-from zoo.wording import counted, nearest
+from zoo.wording import counted, did_you_mean, nearest, quoted
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -34,6 +35,23 @@ def _integer(written: object) -> object:
 
 Format = Annotated[Literal[1], BeforeValidator(_integer)]
 """The integer 1: the `format` that files state whose tables pydantic reads."""
+
+
+def key_problem(
+    document: Document, path: KeyPath, same: Sequence[ErrorDetails], known: Collection[str]
+) -> Problem:
+    """Return the problem of a key, of which pydantic says all of these, in a table that can have
+    the keys `known`; of a table, if its keys contradict each other."""
+    kind = same[0]["type"]
+    place = document.place(path, value=kind != "extra_forbidden")
+    if kind == "value_error":
+        return Problem(value_message(*same), place)
+    key = str(path[-1])
+    if kind == "extra_forbidden":
+        return Problem(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
+    if kind == "missing":
+        return Problem(f"the key {quoted(key)} is missing", place)
+    return Problem(f"{quoted(key)} {value_message(*same)}", place, nearest_literal(same))
 
 
 def value_message(*same: ErrorDetails) -> str:

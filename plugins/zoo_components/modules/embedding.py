@@ -153,7 +153,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Vectors(nn.Module):
-    """dropout(x + positions), also for embeddings that make x of something else."""
+    """dropout(vectors(x) + positions); `vectors` is all that differs between kinds."""
 
     def __init__(self, *, positions: PositionScheme | None, dropout: float) -> None:
         super().__init__()
@@ -168,15 +168,21 @@ class Vectors(nn.Module):
         token_types: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x: (batch, length, d_model), kept; `mask` changes nothing.
+        """x: what `vectors` takes, to (batch, length, d_model); positions: (length,) or (batch,
+        length); `mask` changes nothing.
 
         Raises:
             ValueError: token types are given.
         """
         refuse_types(token_types)
+        x = self.vectors(x)
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
+
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, length, d_model), kept."""
+        return x
 
 
 class ProjectedVectors(Vectors):
@@ -197,21 +203,9 @@ class ProjectedVectors(Vectors):
         put_norm(self, "norm", norm)
         self.projection = Linear(n_features, d_model)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """x: (batch, length, n_features) to (batch, length, d_model); `mask` changes nothing.
-
-        Raises:
-            ValueError: token types are given.
-        """
-        projected = self.projection(self.norm(x))
-        return super().forward(projected, positions, token_types=token_types, mask=mask)
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, length, n_features) to (batch, length, d_model)."""
+        return self.projection(self.norm(x))
 
 
 def _rows(table: nn.Embedding, ids: torch.Tensor, named: str) -> torch.Tensor:

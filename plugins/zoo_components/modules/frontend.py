@@ -48,29 +48,14 @@ class ConvFrontend(Vectors):
     def _convolutions(self) -> list[nn.Conv1d]:
         return [getattr(self, str(number)) for number in range(self.n_convolutions)]
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """features (batch, frames, n_features) to (batch, embedded_length(frames), d_model).
-
-        positions: (embedded length,); `mask` is ignored.
-
-        Raises:
-            ValueError: token types are given.
-        """
-        x = features.transpose(1, 2)
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """Features (batch, frames, n_features) to (batch, embedded_length(frames), d_model)."""
+        x = x.transpose(1, 2)
         for convolution in self._convolutions():
             x = convolution(x)
             x = F.glu(x, dim=1) if self.gated else F.gelu(x)
         x = x.transpose(1, 2)
-        if self.scale != 1.0:
-            x = x * self.scale
-        return super().forward(x, positions, token_types=token_types)
+        return x if self.scale == 1.0 else x * self.scale
 
 
 class SeparableConv2d(nn.Module):
@@ -130,26 +115,11 @@ class Conv2dFrontend(Vectors):
                 raise ValueError(f"{length} frames are too few for the convolutions of this model")
         return n_vectors
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """features (batch, frames, n_features) to (batch, embedded_length(frames), d_model).
-
-        positions: (embedded length,); `mask` is ignored: the convolutions read padding, of which
-        they would have to know the frames.
-
-        Raises:
-            ValueError: token types are given.
-        """
-        x = features[:, None]
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """Features (batch, frames, n_features) to (batch, embedded_length(frames), d_model). The
+        convolutions read padding too: a mask would have to tell them its frames."""
+        x = x[:, None]
         for convolution in self.convolutions:
             x = F.relu(convolution(x))
         x = self.projection(x.transpose(1, 2).flatten(2))
-        if self.scale != 1.0:
-            x = x * self.scale
-        return super().forward(x, positions, token_types=token_types)
+        return x if self.scale == 1.0 else x * self.scale

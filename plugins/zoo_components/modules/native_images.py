@@ -38,25 +38,12 @@ class PatchVectors(Vectors):
         self.patches = Linear(width, d_model, bias=bias)
         self.norm = norm
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """x: (batch, patches, width) to (batch, patches, d_model); `mask` changes nothing.
-
-        Raises:
-            TypeError: `x` is of another dtype than the weights, and autocast converts neither.
-            ValueError: token types are given.
-        """
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, patches, width) to (batch, patches, d_model). Raises TypeError if `x` is of
+        another dtype than the weights, and autocast converts neither."""
         check_dtype(x, self.patches.weight.dtype)
         vectors = self.patches(x)
-        if self.norm is not None:
-            vectors = self.norm(vectors)
-        return super().forward(vectors, positions, token_types=token_types, mask=mask)
+        return vectors if self.norm is None else self.norm(vectors)
 
 
 class Inserted(NamedTuple):

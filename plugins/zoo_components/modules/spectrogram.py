@@ -39,25 +39,12 @@ class SpectrogramPatches(Vectors):
             )
         return self.n_vectors
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """features (batch, n_frames, n_features) to (batch, n_vectors, d_model): the class token,
-        the distillation token if there is one, and the patches, feature by feature.
-
-        positions: (n_vectors,); `mask` is ignored.
-
-        Raises:
-            ValueError: there is another number of frames, or token types are given.
-        """
-        self.embedded_length(features.shape[1])
-        x = self.patches(features.transpose(1, 2)[:, None]).flatten(2).transpose(1, 2)
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """Features (batch, n_frames, n_features) to (batch, n_vectors, d_model): the class token,
+        the distillation token if there is one, and the patches, feature by feature. Raises
+        ValueError for another number of frames."""
+        self.embedded_length(x.shape[1])
+        patches = self.patches(x.transpose(1, 2)[:, None]).flatten(2).transpose(1, 2)
         learned = (self.class_token, self.distillation_token)
         tokens = torch.stack([token for token in learned if token is not None])
-        x = torch.cat([tokens.expand(x.shape[0], -1, -1), x], 1)
-        return super().forward(x, positions, token_types=token_types)
+        return torch.cat([tokens.expand(x.shape[0], -1, -1), patches], 1)

@@ -194,24 +194,11 @@ class WaveformStem(OfSamples):
         super().__init__(convolutions, shortest=shortest, positions=positions, dropout=dropout)
         self.norm = nn.GroupNorm(1, channels[0][1], eps)
 
-    def forward(
-        self,
-        waveforms: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        token_types: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """waveforms (batch, samples, 1) to (batch, embedded_length(samples), d_model).
-
-        positions: (embedded length,); `mask` is ignored: the norm is of padding too, as in
-        `transformers`.
-
-        Raises:
-            ValueError: token types are given.
-        """
+    def vectors(self, x: torch.Tensor) -> torch.Tensor:
+        """Waveforms (batch, samples, 1) to (batch, embedded_length(samples), d_model). The norm is
+        of padding too, as in `transformers`."""
         first, *others = self.convolutions
-        x = self.norm(first(waveforms.transpose(1, 2)).tanh())
+        x = self.norm(first(x.transpose(1, 2)).tanh())
         for convolution in others:
             x = F.gelu(convolution(x))
-        return super().forward(x.transpose(1, 2), positions, token_types=token_types)
+        return x.transpose(1, 2)
