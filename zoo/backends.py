@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from threading import Lock, get_ident
 from typing import Literal, NamedTuple, get_args
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.wording import did_you_mean, quoted
 
 Backend = Literal["auto", "fused", "flash", "efficient", "cudnn", "math"]
@@ -66,17 +66,15 @@ def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
     """
     if name not in get_args(Backend):
         raise InputError(
-            Problem(
-                f"there is no attention backend {quoted(name)}",
-                help=did_you_mean(str(name), get_args(Backend)),
-            )
+            f"there is no attention backend {quoted(name)}",
+            help=did_you_mean(str(name), get_args(Backend)),
         )
     taken: Counter[Taken] = Counter()
     with _changing:
         before = _Choice.backend, _Choice.taken, _Choice.thread
         if before[2] not in (None, get_ident()):
             message = "another thread has chosen an attention backend, which holds in the process"
-            raise InputError(Problem(message, help="make one block around all threads"))
+            raise InputError(message, help="make one block around all threads")
         _Choice.backend, _Choice.taken, _Choice.thread = name, taken, get_ident()
     try:
         yield taken
@@ -114,8 +112,6 @@ def automatic(against: str | None) -> tuple[Backend, str]:
 def cannot(backend: str, why: str) -> InputError:
     """Return the error for a chosen backend that cannot compute an attention."""
     return InputError(
-        Problem(
-            f"the attention backend `{backend}` was chosen, and cannot compute this: {why}",
-            help='"auto" takes what can, and says what it took',
-        )
+        f"the attention backend `{backend}` was chosen, and cannot compute this: {why}",
+        help='"auto" takes what can, and says what it took',
     )

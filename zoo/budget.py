@@ -37,14 +37,14 @@ class Budget(NamedTuple):
             name, _, text = option.partition("=")
             if name not in cls._fields:
                 message = f"there is no budget {quoted(name)}"
-                raise ZooError(Problem(message, help=allowed(cls._fields)))
+                raise ZooError(message, help=allowed(cls._fields))
             try:
                 number = parse_bytes(text) if name in _OF_BYTES else float(text)
             except ValueError:
                 number = 0.0
             if not 1 <= number < 1e300 or number != int(number):
                 message = f"the budget of {name} must be a positive integer, not {quoted(text)}"
-                raise ZooError(Problem(message, help=f"for example --budget {name}=1000000"))
+                raise ZooError(message, help=f"for example --budget {name}=1000000")
             if name == "key_depth" and number > MAX_KEY_DEPTH:
                 raise ZooError(f"keys cannot nest more than {MAX_KEY_DEPTH} deep")
             limits[name] = int(number)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from zoo.counts import check_seed
-from zoo.errors import PluginError, Problem, ZooError
+from zoo.errors import PluginError, ZooError
 from zoo.initial import empty, fill_initial, too_large
 from zoo.machine.devices import usable_device
 from zoo.machine.memory import Arena
@@ -144,7 +144,7 @@ def _refuse_empty_weights(name: str) -> None:
             'leave it out: `zoo.build(spec, device="meta")` builds without values, and `zoo.load` '
             "maps a file that is read-only, for `accelerate.dispatch_model`"
         )
-        raise ZooError(Problem(message, help=help_))
+        raise ZooError(message, help=help_)
 
 
 @contextmanager
@@ -192,10 +192,8 @@ def _check_described(model: Transformer) -> None:
     if differences := differences_from_spec(model):
         shown = "\n  ".join(first_of(differences, 8))
         raise PluginError(
-            Problem(
-                f"{model.spec.name}: a plugin's `layout` is not what its `build` makes\n  {shown}",
-                help="make the two agree; `zoo show --tensors` lists the layout",
-            )
+            f"{model.spec.name}: a plugin's `layout` is not what its `build` makes\n  {shown}",
+            help="make the two agree; `zoo show --tensors` lists the layout",
         )
 
 
@@ -228,10 +226,8 @@ def place(
             "`def reset_buffers(self, *, device)`, on that device"
         )
         raise PluginError(
-            Problem(
-                f"the buffers {', '.join(left)} are not stored, and their module has no "
-                "`reset_buffers` that computes them",
-                help=hint,
-            )
+            f"the buffers {', '.join(left)} are not stored, and their module has no "
+            "`reset_buffers` that computes them",
+            help=hint,
         )
     return model

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -370,4 +370,4 @@ def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return like.new_empty(shape)
     except RuntimeError:
         message = f"a cache of {tuple(shape)} does not fit into memory"
-        raise InputError(Problem(message, help="a smaller `max_new_tokens` takes less")) from None
+        raise InputError(message, help="a smaller `max_new_tokens` takes less") from None

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, core_schema
 
-from zoo.errors import PluginError, Problem
+from zoo.errors import PluginError
 from zoo.field_rules import check_bound, check_names, check_types, exact_choices, undefined_type
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import MEND, plugin_code
@@ -286,7 +286,7 @@ class Component(BaseModel):
         try:
             cls._check_fields()
         except TypeError as error:
-            raise PluginError(Problem(str(error), help=MEND)) from None
+            raise PluginError(str(error), help=MEND) from None
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""
@@ -298,7 +298,7 @@ class Component(BaseModel):
 
     def _lacks(self, method: str) -> PluginError:
         """Return the error for a method that a description does not define and that is called."""
-        return PluginError(Problem(f"{self.named()} has no method `{method}`", help=MEND))
+        return PluginError(f"{self.named()} has no method `{method}`", help=MEND)
 
     def named(self) -> str:
         """Return its name for messages."""

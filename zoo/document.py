@@ -134,26 +134,26 @@ def read_text(
         if path.suffix.lower() == ".safetensors" and path.is_file():
             from zoo.files.hints import of_saved  # here: only a mistake needs it
 
-            raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))
+            raise SpecError("this is not a TOML file", Place(name), of_saved(path))
         check_ends(path)
         with path.open("rb") as file:
             raw = file.read(budget.file_size + 1)
     except (OSError, ValueError) as error:
         message, hint = _why_unreadable(path, error)
-        raise SpecError(Problem(message, named() if named else None, hint)) from None
+        raise SpecError(message, named() if named else None, hint) from None
     if len(raw) > budget.file_size:
         message = f"larger than {budget.file_size:,} bytes"
-        raise SpecError(Problem(message, Place(name), raising("file_size")))
+        raise SpecError(message, Place(name), raising("file_size"))
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         if b"\0" in raw and not raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
             message = "this is not TOML, but a binary file"
-            raise SpecError(Problem(message, Place(name))) from None
+            raise SpecError(message, Place(name)) from None
         before = raw[: error.start].decode("utf-8")
         place = Document(name, {}, raw.decode("utf-8", "replace")).at_offset(len(before))
         message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"
-        raise SpecError(Problem(message, place, help="save the file as UTF-8")) from None
+        raise SpecError(message, place, help="save the file as UTF-8") from None
     return text.removeprefix("\ufeff")
 
 
@@ -179,7 +179,7 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     document = Document(name, {}, text, max_depth=budget.key_depth)
     if not text.strip():
         hint = "add `format = 1`; a spec also states a `name` and a `builder`"
-        raise SpecError(Problem("the file is empty", document.at(1, 1), hint))
+        raise SpecError("the file is empty", document.at(1, 1), hint)
     if problem := too_deep(document, text):
         raise SpecError(problem)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from zoo.distribution import Distribution
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.fill import Runs, fill
 from zoo.machine.memory import Arena, Scratch
 from zoo.registering.plugin_errors import plugin_code
@@ -34,11 +34,9 @@ def n_bytes_of(spec: ModelSpec, dtype: torch.dtype) -> int:
 def too_large(spec: ModelSpec, n_bytes: int, but: str = "") -> ZooError:
     """Return the error for a model whose tensors do not fit into memory."""
     return ZooError(
-        Problem(
-            f"{spec.name} does not fit into memory: its tensors are {n_bytes:,} bytes{but}",
-            help='a smaller dtype takes less; the device "meta" builds it without values; of '
-            "several machines, each can build its share (`mesh`)",
-        )
+        f"{spec.name} does not fit into memory: its tensors are {n_bytes:,} bytes{but}",
+        help='a smaller dtype takes less; the device "meta" builds it without values; of '
+        "several machines, each can build its share (`mesh`)",
     )
 
 

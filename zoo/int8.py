@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.linear import Linear, is_compiled
 from zoo.machine.memory import collapse
 from zoo.machine.prepacking import HAS_BAGS, bags
@@ -158,7 +158,7 @@ class Int8Linear(Linear):
             message = (
                 "a model with weights in 8 bits is not trained, and a call here records gradients"
             )
-            raise InputError(Problem(message, help="train the model before `zoo.quantize_weights`"))
+            raise InputError(message, help="train the model before `zoo.quantize_weights`")
         if HAS_BAGS and self.fits(x) and x.dtype == self.matrix.like.dtype:
             return self.matrix.product(x, self.bias)
         if is_compiled() and x.numel() == self.in_features:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.document import Document
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.endless import check_ends
 from zoo.files.hints import inside
 from zoo.files.pointer import check_is_whole
@@ -89,9 +89,9 @@ def read_bytes(path: Path) -> bytes:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         hint = inside(path.parent) if isinstance(error, FileNotFoundError) else None
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place, hint)) from None
+        raise WeightsError(f"cannot be read: {error.strerror}", place, hint) from None
     if len(raw) > MAX_BYTES:
-        raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
+        raise WeightsError(f"larger than {MAX_BYTES:,} bytes", place)
     return raw
 
 
@@ -103,7 +103,7 @@ def parse_json(path: Path, raw: bytes) -> JsonFile:
     """
     data = json_value(path, raw, partial(strict_json, parse_constant=_limit))
     if not isinstance(data, dict):
-        raise WeightsError(Problem("an object is expected", Place(str(path))))
+        raise WeightsError("an object is expected", Place(str(path)))
     return JsonFile(path, cast("dict[str, Any]", data), raw.decode("utf-8"))
 
 
@@ -116,16 +116,16 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
     place = Place(str(path))
     if raw.startswith(BOM_UTF8):
         help_ = "save it as UTF-8 without one; other programs do not read it either"
-        raise WeightsError(Problem("not JSON: it begins with a byte order mark", place, help_))
+        raise WeightsError("not JSON: it begins with a byte order mark", place, help_)
     check_is_whole(raw, place)
     try:
         return loads(raw.decode("utf-8"))
     except json.JSONDecodeError as error:
         quote = error.doc.split("\n")[error.lineno - 1]
         place = Place(str(path), error.lineno, error.colno, quote)
-        raise WeightsError(Problem(f"not JSON: {error.msg}", place)) from None
+        raise WeightsError(f"not JSON: {error.msg}", place) from None
     except (ValueError, RecursionError) as error:
-        raise WeightsError(Problem(f"not JSON: {error}", place)) from None
+        raise WeightsError(f"not JSON: {error}", place) from None
 
 
 class NotStrictError(ValueError):

@@ -365,7 +365,7 @@ def _is_mapped(weights: Weights, read: str | None, where: Place, *, shared_out: 
     if read == "mmap" and not weights.read_only:
         message = "a file that can be written to is not mapped: to shorten it would end the process"
         help_ = "take the permission to write away (`chmod a-w`), or read the bytes"
-        raise WeightsError(Problem(message, where, help_))
+        raise WeightsError(message, where, help_)
     return read != "bytes" and weights.read_only and not shared_out
 
 

@@ -80,4 +80,4 @@ def read_processor_file(folder: Path, nested: str, *, what: str, example: str) -
         return ProcessorFile(read_json(folder / PREPROCESSOR_SETTINGS))
     message = f"there is no {PREPROCESSOR_SETTINGS}, which says {what}"
     hint = f"put the one there that the model was published with, or write it: `{example}`"
-    raise WeightsError(Problem(message, Place(str(folder)), hint))
+    raise WeightsError(message, Place(str(folder)), hint)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from zoo.errors import Problem, WeightsError, checked_output
+from zoo.errors import WeightsError, checked_output
 from zoo.int8 import has_int8
 from zoo.machine.threads import on_all_cores
 from zoo.provenance.plugins import made_by
@@ -74,7 +74,7 @@ def _refuse_other(model: object) -> None:
         "only a model that the zoo built knows the spec that a file needs, not this "
         f"`{type(model).__name__}`"
     )
-    raise WeightsError(Problem(message, help=help_))
+    raise WeightsError(message, help=help_)
 
 
 def _refuse_share(model: Transformer) -> None:
@@ -86,7 +86,7 @@ def _refuse_share(model: Transformer) -> None:
             "`full_state_dict=True`, returns whole tensors, which `load_state_dict` of a model "
             "without a mesh takes"
         )
-        raise WeightsError(Problem(message, help=help_))
+        raise WeightsError(message, help=help_)
 
 
 def described(model: Transformer) -> tuple[Header, Content]:
@@ -115,7 +115,7 @@ def _unchanged(name: str, tensor: torch.Tensor, version: int | None) -> Iterator
     if _version(tensor) != version:
         message = f"the tensor `{name}` was changed while the model was saved"
         help_ = "save between two steps of training, or in a thread a `copy.deepcopy` of the model"
-        raise WeightsError(Problem(message, help=help_))
+        raise WeightsError(message, help=help_)
 
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:
@@ -126,11 +126,11 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     for name, tensor in stored(model).items():
         if tensor.layout != torch.strided:
             message = f"the tensor `{name}` is {tensor.layout}, and only dense ones are stored"
-            raise WeightsError(Problem(message, help="make it dense, by its `to_dense()`"))
+            raise WeightsError(message, help="make it dense, by its `to_dense()`")
         if tensor.dtype not in DTYPES:
             message = f"the tensor `{name}` is {tensor.dtype}, which is not stored"
             named = ", ".join(map(str, FLOATS.values()))
-            raise WeightsError(Problem(message, help=f"cast it, by `model.to(...)`: {named}"))
+            raise WeightsError(message, help=f"cast it, by `model.to(...)`: {named}")
         tensors[name] = tensor.detach().cpu().contiguous()
     return tensors
 
@@ -143,11 +143,11 @@ def _refuse_without_floats(model: Transformer) -> None:
     if has_int8(model):
         message = f"the weights of {spec.name} are in 8 bits, and a file holds the floats of a spec"
         help_ = "save the model before `zoo.quantize_weights`, which takes a second after each load"
-        raise WeightsError(Problem(message, help=help_))
+        raise WeightsError(message, help=help_)
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
             message = f"`{name}` is a {type(value).__name__}; only plain tensors are stored"
-            raise WeightsError(Problem(message, help="save the model before it is quantized"))
+            raise WeightsError(message, help="save the model before it is quantized")
 
 
 def _refuse_differing(model: Transformer) -> None:
@@ -156,20 +156,16 @@ def _refuse_differing(model: Transformer) -> None:
     if differences := differences_from_spec(model):
         shown = "\n  ".join(first_of(differences, 8))
         raise WeightsError(
-            Problem(
-                f"the tensors of {spec.name} are not those of its spec\n  {shown}",
-                help="a change of the architecture belongs in the spec; an adapter is merged "
-                "into the weights first, and a parametrization removed",
-            )
+            f"the tensors of {spec.name} are not those of its spec\n  {shown}",
+            help="a change of the architecture belongs in the spec; an adapter is merged "
+            "into the weights first, and a parametrization removed",
         )
     if moved := other_layers(model):
         raise WeightsError(
-            Problem(
-                f"the layers of {spec.name} are not those of its spec: {quoted(moved[0])} was "
-                "built from another description",
-                help="layers that differ cannot change places; state their order in a spec, build "
-                "it, and give it these weights by `load_state_dict`",
-            )
+            f"the layers of {spec.name} are not those of its spec: {quoted(moved[0])} was "
+            "built from another description",
+            help="layers that differ cannot change places; state their order in a spec, build "
+            "it, and give it these weights by `load_state_dict`",
         )
 
 

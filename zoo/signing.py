@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from zoo.bundle import SIGNATURE_NAME, Bundle, read_bundle
-from zoo.errors import Place, Problem, WeightsError, ZooError
+from zoo.errors import Place, WeightsError, ZooError
 from zoo.files.atomic import new_file
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def verify_signature(path: Path, public_key: Path) -> Bundle:
     signature = path / SIGNATURE_NAME
     if not bundle.is_signed or signature.stat().st_size > MAX_BYTES:
         hint = "`zoo bundle sign` makes one; without `--key` only the files are checked"
-        raise WeightsError(Problem("there is no signature", Place(str(signature)), hint))
+        raise WeightsError("there is no signature", Place(str(signature)), hint)
     _check_key(public_key)
     config = model_signing.verifying.Config()
     with _as_zoo_error("the key cannot be used", public_key, _PUBLIC):
@@ -87,7 +87,7 @@ def _library() -> ModuleType:
         import model_signing
     except ModuleNotFoundError as error:
         message = f"signing needs the package `{error.name}`, which is not installed"
-        raise ZooError(Problem(message, help="pip install 'zoo[sign]'")) from None
+        raise ZooError(message, help="pip install 'zoo[sign]'") from None
     return model_signing
 
 
@@ -95,10 +95,10 @@ def _check_key(key: Path) -> None:
     try:
         key.open("rb").close()
     except FileNotFoundError:
-        raise ZooError(Problem("there is no such key", Place(str(key)))) from None
+        raise ZooError("there is no such key", Place(str(key))) from None
     except OSError as error:
         message = f"the key cannot be read: {error.strerror}"
-        raise ZooError(Problem(message, Place(str(key)))) from None
+        raise ZooError(message, Place(str(key))) from None
 
 
 @contextmanager
@@ -112,4 +112,4 @@ def _as_zoo_error(message: str, path: Path, help: str | None = None) -> Generato
         reason = str(error).split("\n")[0] or type(error).__name__
         # An AttributeError, for a key of another kind, has no words for a user.
         told = message if isinstance(error, AttributeError) else f"{message}: {reason}"
-        raise WeightsError(Problem(told, Place(str(path)), help)) from None
+        raise WeightsError(told, Place(str(path)), help) from None

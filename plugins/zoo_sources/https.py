@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
 
-from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download, request
 
@@ -42,7 +41,7 @@ class Https(Source):
     def files(self, access: Access) -> Mapping[str, int]:
         if not self.names:
             hint = 'state them in `[source]`: names = ["model.safetensors", "README.md"]'
-            raise SourceError(Problem(f"{self.url} does not list its files", help=hint))
+            raise SourceError(f"{self.url} does not list its files", help=hint)
         return {name: self._size(name, access) for name in self.names}
 
     def read(self, path: str, start: int, access: Access) -> AbstractContextManager[Stream]:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
-from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import CLOSED, ClosedError, check_url, download
 
@@ -71,11 +70,11 @@ class HuggingFace(Source):
         repo, at, named = rest.partition("@")
         if not re.fullmatch(_REPO, repo):
             message = f"`{repo}` is the name of no repository of the hub"
-            raise SourceError(Problem(message, help="write `hf://owner/name`"))
+            raise SourceError(message, help="write `hf://owner/name`")
         if at and not re.fullmatch(_NAMED, named):
             message = f"`{named}` after the `@` is no revision"
             hint = f"write a commit, a branch or a tag, as `hf://{repo}@main`"
-            raise SourceError(Problem(message, help=hint))
+            raise SourceError(message, help=hint)
         source = cls(kind="hf", repo=repo, revision=named if re.fullmatch(_COMMIT, named) else None)
         source._named = named or None
         return source
@@ -86,7 +85,7 @@ class HuggingFace(Source):
             message = (
                 f"a push makes a commit of its own, and `@{self._named}` names one that is there"
             )
-            raise SourceError(Problem(message, help=f"write `hf://{self.repo}`"))
+            raise SourceError(message, help=f"write `hf://{self.repo}`")
         hub = _hub()
         api = hub.HfApi()
         operations = [hub.CommitOperationAdd(path, str(folder / path)) for path in paths]
@@ -136,7 +135,7 @@ def _failed(what: str, error: Exception) -> SourceError:
     elif any(base.__name__ == "TransportError" for base in type(error).__mro__):
         reason = f"{constants.ENDPOINT} cannot be reached: {reason}"
         hint = "`HF_ENDPOINT` names a mirror of the hub, `https_proxy` a proxy"
-    return SourceError(Problem(f"{what}: {reason}", help=hint))
+    return SourceError(f"{what}: {reason}", help=hint)
 
 
 def _hub() -> Any:
@@ -149,5 +148,5 @@ def _hub() -> Any:
         raise SourceError(f"HF_ENDPOINT: {error}") from None
     if not re.fullmatch(_TOKEN, huggingface_hub.get_token() or ""):
         message = "the token for the Hugging Face hub has a character that no token has"
-        raise SourceError(Problem(message, help="look at HF_TOKEN, or at `hf auth login`"))
+        raise SourceError(message, help="look at HF_TOKEN, or at `hf auth login`")
     return huggingface_hub

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
-from zoo.errors import Problem
 from zoo.files.atomic import new_folder
 from zoo.source import Access, Source, SourceError, Stream
 from zoo.wording import quoted
@@ -66,7 +65,7 @@ class Local(Source):
         target = self._root(access)
         if target.exists():
             hint = "a published model never changes: choose another folder"
-            raise SourceError(Problem(f"{quoted(target)} is there already", help=hint))
+            raise SourceError(f"{quoted(target)} is there already", help=hint)
         with new_folder(target) as made:
             for path in paths:
                 (made / path).parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from zoo.byte_counts import human_bytes
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.source import Access, Source, SourceError, Stream
 from zoo.wording import PATH, quoted
 from zoo_sources.local import chunks
@@ -117,7 +117,7 @@ class Pypi(Source):
             told = f"is {human_bytes(size)} in a wheel of {human_bytes(packed)}"
             message = f"{wheel.name}: {quoted(parts[0].filename)} {told}"
             raise SourceError(
-                Problem(message, help=f"more than {_MOST} times the wheel is taken for an attack")
+                message, help=f"more than {_MOST} times the wheel is taken for an attack"
             )
         return parts[0]
 

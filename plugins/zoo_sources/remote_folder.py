@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.source import Access, Source, SourceError, Stream
 from zoo.wording import quoted
 from zoo_sources.local import chunks
@@ -79,7 +79,7 @@ class RemoteFolder(Source):
             return cls(kind="fsspec", url=check_url(address))
         except ValueError:
             hint = "credentials come from the environment"
-            raise SourceError(Problem("an address holds no credentials", help=hint)) from None
+            raise SourceError("an address holds no credentials", help=hint) from None
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """Write one file after the other. Object stores cannot rename: a reader may find files
@@ -89,7 +89,7 @@ class RemoteFolder(Source):
             if system.exists(root) and system.find(root):
                 message = f"there are files at {self.url}"
                 hint = "choose another, or remove what broke off there"
-                raise SourceError(Problem(message, help=f"a published model never changes: {hint}"))
+                raise SourceError(message, help=f"a published model never changes: {hint}")
             for path in paths:
                 _put(system, folder / path, f"{root.rstrip('/')}/{path}", access)
         return self
@@ -116,7 +116,7 @@ def _converted(url: str) -> Generator[None]:
     except Exception as error:
         reason = f"{error}".strip() or type(error).__name__
         hint = "so says the package for this address, which takes credentials from the environment"
-        raise SourceError(Problem(f"{url} cannot be used: {reason}", help=hint)) from None
+        raise SourceError(f"{url} cannot be used: {reason}", help=hint) from None
 
 
 def _described(access: Access) -> Any:

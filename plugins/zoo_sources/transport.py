@@ -117,7 +117,7 @@ def request(
             named = os.environ.get("SSL_CERT_FILE", "")
             if named and not os.path.isfile(named):  # which the library passes over in silence
                 hint = f"SSL_CERT_FILE names {quoted(named)}, which is no file"
-            raise SourceError(Problem(message, help=hint)) from None
+            raise SourceError(message, help=hint) from None
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise ConnectionError(f"{url} cannot be reached{_by_proxy(url)}: {reason}") from None
     except http.client.HTTPException as error:
@@ -139,7 +139,7 @@ def _wait(url: str, error: urllib.error.HTTPError, timeout: float) -> None:
     if seconds > timeout:
         message = f"{url} cannot be downloaded now: {error.code} {error.reason}"
         hint = f"the server asks to try again in {seconds:,.0f} seconds"
-        raise SourceError(Problem(message, help=hint)) from None
+        raise SourceError(message, help=hint) from None
     time.sleep(seconds)
 
 
@@ -149,7 +149,7 @@ def _refuse_encoded(url: str, answer: http.client.HTTPResponse) -> None:
     if _ENCODED & {one.strip().lower() for one in encoding.split(",")}:
         message = f"{url} is sent in the encoding {quoted(encoding)}, and not as it is"
         hint = "the server's settings, or those of the object there, say so"
-        raise SourceError(Problem(message, help=hint))
+        raise SourceError(message, help=hint)
 
 
 def _by_proxy(url: str) -> str:

@@ -148,9 +148,7 @@ def _read_tasks(tasks: str | Sequence[str] | None) -> list[Task] | None:
     stated = [tasks] if isinstance(tasks, str) else list(tasks)
     for one in stated:
         if one not in TASKS:
-            raise InputError(
-                Problem(f"there is no task {quoted(one)}", help=did_you_mean(str(one), TASKS))
-            )
+            raise InputError(f"there is no task {quoted(one)}", help=did_you_mean(str(one), TASKS))
     if not stated:
         raise InputError("`tasks` is empty: there is nothing to measure")
     return [task for task in get_args(Task) if task in stated]
@@ -212,7 +210,7 @@ def _check_generates(spec: ModelSpec, sizes: Sizes) -> None:
     how = spec.model.generation
     if how is None:
         help_ = "state other tasks; without any, each model does what it can"
-        raise InputError(Problem(f"{spec.name} does not generate", help=help_))
+        raise InputError(f"{spec.name} does not generate", help=help_)
     check_called(spec, BY_HAND)
     source = sizes.length if how.source_vocab is not None else 0
     if how.longest_source is not None and source > how.longest_source:
@@ -243,7 +241,7 @@ def _check_fit(
     if limit is not None and needed > limit:
         message = f"the models do not fit into memory together: {what} {human_bytes(needed)}"
         help_ = "measure fewer models, in a smaller dtype, or the task `forward` alone"
-        raise ZooError(Problem(f"{message}, and there are {human_bytes(limit)}", help=help_))
+        raise ZooError(f"{message}, and there are {human_bytes(limit)}", help=help_)
 
 
 def _built(

@@ -20,7 +20,7 @@ from zoo.cli.options import (
     path_type,
 )
 from zoo.cli.output import print_report
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _replaced_lock(folder: Path) -> Lock | None:
     if lock.files:
         message = "this is the lock of a bundle, which is never changed"
         hint = "`-o DIR` writes the lock of the spec into another folder"
-        raise WeightsError(Problem(message, Place(str(folder / LOCK_NAME)), hint))
+        raise WeightsError(message, Place(str(folder / LOCK_NAME)), hint)
     return lock
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.building import build
 from zoo.bundle import is_bundle
 from zoo.cli.progress import bytes_bar
-from zoo.errors import Place, Problem, SpecError, WeightsError
+from zoo.errors import Place, SpecError, WeightsError
 from zoo.files.of_model import SELECTED
 from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
@@ -84,7 +84,7 @@ def _own_folder(spec: ModelSpec) -> Path:
         if name.document is not table.document:
             message = f"{quoted(spec.name)} is the name of a spec that this one extends"
             help_ = f"state a `name` in {quoted(table.document.name, 200)}, or a folder: `-o DIR`"
-            raise SpecError(Problem(message, name.place(value=True), help_))
+            raise SpecError(message, name.place(value=True), help_)
     return Path(spec.name)
 
 
@@ -113,9 +113,7 @@ def _refuse_to_replace(path: Path) -> None:
             return
     message = f"initial weights would take the place of {what}"
     raise WeightsError(
-        Problem(
-            message, Place(str(there)), help="`-o` names another place; or remove what is there"
-        )
+        message, Place(str(there)), help="`-o` names another place; or remove what is there"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from zoo.errors import InputError, Place, Problem
+from zoo.errors import InputError, Place
 
 AT_ONCE = 256
 """The number of lines that are read before their results are printed."""
@@ -36,7 +36,7 @@ def lines(at_once: int) -> Iterator[tuple[list[Place], list[str]]]:
             if found:  # the lines before it have their results
                 yield places[:-1], found
             message = "this line is not UTF-8"
-            raise InputError(Problem(message, places[-1], CONVERT)) from None
+            raise InputError(message, places[-1], CONVERT) from None
         if len(found) == at_once:
             yield places, found
             places, found = [], []
@@ -50,7 +50,7 @@ def text() -> str:
     try:
         return content().decode(FIRST).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise InputError(Problem("the standard input is not UTF-8", help=CONVERT)) from None
+        raise InputError("the standard input is not UTF-8", help=CONVERT) from None
 
 
 def content() -> bytes:

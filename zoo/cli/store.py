@@ -109,7 +109,7 @@ def push(
     weights = find_weights(model, registry).path
     if weights.name not in (WEIGHTS, WEIGHTS_INDEX):
         hint = f"`zoo bundle make {typed(weights)} DIR` makes one of it"
-        raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
+        raise StoreError(f"{quoted(weights)} is not the folder of a model", help=hint)
     store = Store.default()
     shown = partial(_written, place)
     pushed = push(
@@ -145,11 +145,11 @@ def _check_manifest(path: Path) -> None:
         message = f"{quoted(path)} is not the name of a model's file"
         allowed = "up to 128 of the letters A to Z and a to z, digits, `.`, `_` and `-`"
         hint = f"it is that of the model and `.toml`, as `tiny.v1.toml`; a name has {allowed}"
-        raise StoreError(Problem(message, help=hint))
+        raise StoreError(message, help=hint)
     if os.path.exists(path):
         message = f"{quoted(path)} is there already"
         hint = "a version of a model has a name of its own, and so a file"
-        raise StoreError(Problem(message, help=hint))
+        raise StoreError(message, help=hint)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def _versions(
                 hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
                 if os.path.exists(name):
                     hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-                raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
+                raise StoreError(f"{quoted(name, PATH)} is not in the store", help=hint)
     return list(found)
 
 
@@ -295,7 +295,7 @@ def rm(registries: Registries, names: tuple[str, ...], forget: bool, as_json: bo
             forgotten = forget and forget_first_use(store, full)
             if not found and not forgotten:
                 hint = "`zoo store` lists what is there"
-                raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
+                raise StoreError(f"{quoted(name, PATH)} is not in the store", help=hint)
             for of, version in found:
                 row = _remove(store, of, version)
                 report["removed"].append(row)

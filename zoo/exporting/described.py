@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from zoo.errors import Problem, WeightsError, ZooError
+from zoo.errors import WeightsError, ZooError
 from zoo.exporting.completed import completed
 from zoo.exporting.target import Target
 from zoo.families.active_rules import active_rules, checkpoint_names, possible_rules
@@ -126,11 +126,9 @@ def _class_name(file: JsonFile) -> str:
     if isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str):
         return stated[0]
     raise WeightsError(
-        Problem(
-            "`architectures` must name the class of `transformers` that the model becomes",
-            file.place("architectures"),
-            help='for example `"architectures": ["LlamaForCausalLM"]`',
-        )
+        "`architectures` must name the class of `transformers` that the model becomes",
+        file.place("architectures"),
+        help='for example `"architectures": ["LlamaForCausalLM"]`',
     )
 
 

@@ -119,7 +119,7 @@ def _stated_config(
     neither."""
     if config is not None and architecture is not None:
         message = "a `config` names its class itself, so there is no `architecture` beside it"
-        raise InputError(Problem(message))
+        raise InputError(message)
     if config is not None:
         return read_json(checked_path(config, "`config` is a path"))
     return None if architecture is None else families.config_of_class(architecture)
@@ -175,14 +175,12 @@ def _recorded(model: Transformer, families: Families, where: Place) -> _Checkpoi
 def _origin(model: Transformer, families: Families, where: Place) -> Origin:
     if model.origin is None:
         raise WeightsError(
-            Problem(
-                "the model was not imported, so there is no configuration to export it with",
-                where,
-                help="what `zoo import` has read, and what was trained from that, has one; for any "
-                "other model, `--as` names a class of `transformers` that is the same, such as "
-                "`--as LlamaForCausalLM`; `zoo push` and `zoo bundle make` share any, for others "
-                "with the zoo",
-            )
+            "the model was not imported, so there is no configuration to export it with",
+            where,
+            help="what `zoo import` has read, and what was trained from that, has one; for any "
+            "other model, `--as` names a class of `transformers` that is the same, such as "
+            "`--as LlamaForCausalLM`; `zoo push` and `zoo bundle make` share any, for others "
+            "with the zoo",
         )
     base, files = model.origin.get("base"), model.origin.get("files", {})
     if base is not None and "new" in model.origin.get("part", {}):
@@ -190,13 +188,11 @@ def _origin(model: Transformer, families: Families, where: Place) -> Origin:
         return origin_with_head(checkpoint, files, model.spec, families, where)
     if "part" in model.origin:
         raise WeightsError(
-            Problem(
-                "the spec is not the checkpoint's, of whose weights it has taken a part or all, so "
-                "there is no configuration to export it with",
-                where,
-                help="export a model that was loaded without `only`, and whose training began from "
-                "an imported model",
-            )
+            "the spec is not the checkpoint's, of whose weights it has taken a part or all, so "
+            "there is no configuration to export it with",
+            where,
+            help="export a model that was loaded without `only`, and whose training began from "
+            "an imported model",
         )
     return _validated(model.origin, where)
 
@@ -224,7 +220,7 @@ def _described(
                 "the configuration was looked for, and this is the nearest: `--config` names a "
                 "config.json that states what was not found, if the class can be this model"
             )
-        raise WeightsError(Problem("\n  ".join([named, *lines]), where, help=not_found))
+        raise WeightsError("\n  ".join([named, *lines]), where, help=not_found)
     check_read(found.scope, families)
     origin = found.origin
     if not file.text:
@@ -287,7 +283,7 @@ def _validated(origin: object, where: Place) -> Origin:
         at = ".".join(str(key) for key in first["loc"])
         reason = first["msg"].removeprefix("Value error, ")
         message = f"what it says of its origin is damaged: {f'`{at}`: ' if at else ''}{reason}"
-        raise WeightsError(Problem(message, where)) from None
+        raise WeightsError(message, where) from None
 
 
 def _of_another(change: ValueChange, model: Transformer, origin: Origin, where: Place) -> Problem:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from zoo.errors import Place, Problem, SpecError
+from zoo.errors import Place, SpecError
 from zoo.families.family import Rule, StatedRule
 from zoo.families.pattern import PREFIX, REST, Pattern, PatternError, declared_words
 from zoo.families.relayout import Relayout
@@ -90,7 +90,7 @@ def _active(stated: StatedRule, scope: Scope) -> ActiveRule:
     try:
         words = declared_words(hf, *targets)
     except PatternError as error:
-        raise SpecError(Problem(str(error), place)) from None
+        raise SpecError(str(error), place) from None
     computed = None if rule.computed is None else _text(rule.computed, stated, scope)
     active = ActiveRule(
         rule,
@@ -116,7 +116,7 @@ def _size(value: int | str, key: str, stated: StatedRule, scope: Scope) -> int:
     found = scope.evaluate(value, stated.document, path) if isinstance(value, str) else value
     if type(found) is not int or found < 0:
         place = stated.document.place(path)
-        raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
+        raise SpecError(f"`{value}` is {found!r}, which is no size", place)
     return found
 
 
@@ -136,17 +136,17 @@ def _check_invertible(active: ActiveRule) -> None:
     own = active.hf.placeholders
     if active.takes_rest and not active.rule.drop:
         message = f"`{{{REST}}}` is no name that can be made again; only a rule with `drop` has it"
-        raise SpecError(Problem(message, place))
+        raise SpecError(message, place)
     for end in ends:
         if unknown := end.placeholders - own:
             message = f"`{sorted(unknown)[0]}` is not in the name in the checkpoint"
-            raise SpecError(Problem(message, place))
+            raise SpecError(message, place)
     if active.zoo and len({end.placeholders for end in active.zoo}) > 1:
-        raise SpecError(Problem("the parts have different placeholders", place))
+        raise SpecError("the parts have different placeholders", place)
     numbers = own - (ends[0].placeholders if ends else own) - active.spelled
     if active.zoo and len(numbers) > 1:
         message = f"only one number can be stacked, not {', '.join(sorted(numbers))}"
-        raise SpecError(Problem(message, place))
+        raise SpecError(message, place)
 
 
 def checkpoint_names(

@@ -41,7 +41,7 @@ def check_folder(folder: Path, hint: str) -> None:
     """Raise `WeightsError` if there is no such folder."""
     if not os.path.isdir(folder):
         message = "this is not a folder" if os.path.exists(folder) else "there is no such folder"
-        raise WeightsError(Problem(message, Place(str(folder)), hint))
+        raise WeightsError(message, Place(str(folder)), hint)
 
 
 def find_tensors(folder: Path) -> dict[str, Stored]:
@@ -58,12 +58,10 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     if pickles:
         raise WeightsError(
-            Problem(
-                f"the weights are in {quoted(pickles[0])}, which is not read: such a file can run "
-                "code when it is opened",
-                Place(str(folder)),
-                help="ask for the weights as safetensors, or convert them where you trust them",
-            )
+            f"the weights are in {quoted(pickles[0])}, which is not read: such a file can run "
+            "code when it is opened",
+            Place(str(folder)),
+            help="ask for the weights as safetensors, or convert them where you trust them",
         )
     others = sorted(Path(path.name) for pattern in _OTHERS for path in folder.glob(pattern))
     hint = None
@@ -72,7 +70,7 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
             f"there is {listed(others)}; read are {WEIGHTS}, and the shards that "
             f"{WEIGHTS_INDEX} names"
         )
-    raise WeightsError(Problem(f"there is no {WEIGHTS}", Place(str(folder)), hint))
+    raise WeightsError(f"there is no {WEIGHTS}", Place(str(folder)), hint)
 
 
 def _indexed(folder: Path) -> dict[str, Stored]:
@@ -80,7 +78,7 @@ def _indexed(folder: Path) -> dict[str, Stored]:
     files: Any = index.data.get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         message = "`weight_map` must map tensors to files"
-        raise WeightsError(Problem(message, index.place("weight_map")))
+        raise WeightsError(message, index.place("weight_map"))
     weight_map = cast("dict[str, str]", files)
     problems: list[Problem] = []
     found: dict[str, dict[str, Stored]] = {}

@@ -301,11 +301,11 @@ def _parent(
         if name not in registered:
             known = {other.stem for other in folder.glob("*.toml")} | registered.keys()
             near = did_you_mean(name, known, "`zoo families` lists them")
-            raise SpecError(Problem(f"there is no family {quoted(name)}", place, near))
+            raise SpecError(f"there is no family {quoted(name)}", place, near)
         path = registered[name]
     if path in chain or len(chain) > MAX_PARENTS:
         story = " -> ".join(other.stem for other in (*chain, path))
-        raise SpecError(Problem(f"cyclic `extends`: {story}", place))
+        raise SpecError(f"cyclic `extends`: {story}", place)
     return _read(path, registered, chain)
 
 

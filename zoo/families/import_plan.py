@@ -189,19 +189,19 @@ def _check_folder(source: Path, where: Place) -> None:
             "`--adapter` names the folder of an adapter, and SRC that of its model: two folders, "
             "since `transformers` merges what is beside weights"
         )
-        raise WeightsError(Problem(message, where, hint))
+        raise WeightsError(message, where, hint)
     if os.path.lexists(source / CONFIG):
         return
     if (source / _OPEN_CLIP).is_file():
         message = f"{_OPEN_CLIP} says that the weights are in the form of OpenCLIP, which no family"
         hint = f"take a folder that holds the form of `transformers` too, with a {CONFIG}"
-        raise WeightsError(Problem(f"{message} reads", where, hint))
+        raise WeightsError(f"{message} reads", where, hint)
     message = f"this is no published checkpoint, whose folder would hold a {CONFIG}"
     inside = sorted(path.parent for path in source.glob(f"*/{CONFIG}"))
     help = f"name what is meant: {listed(inside)}" if inside else None
     if any((source / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
         help = of_saved(source)
-    raise WeightsError(Problem(message, where, help))
+    raise WeightsError(message, where, help)
 
 
 def _check_name(name: str, where: Place) -> None:
@@ -209,7 +209,7 @@ def _check_name(name: str, where: Place) -> None:
     if not NAME_PATTERN.fullmatch(name):
         message = f"{quoted(name)} cannot be the name of a model"
         hint = f"`--name`, in Python `name`, states another, which has {NAME_RULE}"
-        raise WeightsError(Problem(message, where, hint))
+        raise WeightsError(message, where, hint)
 
 
 def _usual_dtype(found: Import) -> str:

@@ -80,12 +80,10 @@ def _default_configs(family: Family, families: Families) -> Iterator[JsonFile]:
     for model_type in family.model_types:
         if not (families.defaults(model_type).values or family.defaults or family.example):
             raise SpecError(
-                Problem(
-                    f"there is no default configuration for `{model_type}`",
-                    Place(str(family.path)),
-                    help="write one as `[example]`, or check the family with a config.json: "
-                    "`zoo lint FAMILY --config FILE`",
-                )
+                f"there is no default configuration for `{model_type}`",
+                Place(str(family.path)),
+                help="write one as `[example]`, or check the family with a config.json: "
+                "`zoo lint FAMILY --config FILE`",
             )
         yield JsonFile(Path(CONFIG), {"model_type": model_type, **family.example}, "")
 

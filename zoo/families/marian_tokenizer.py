@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.companions import Companion
 from zoo.files.of_model import TARGET_TOKENIZER, TOKENIZER
 
@@ -113,7 +113,7 @@ def _converted(data: bytes, tokens: list[str], path: Path) -> bytes | None:
         return _tokenizer(pieces, tokens).to_str(pretty=True).encode()
     except Exception as error:  # the library `tokenizers` has no errors of its own
         message = f"this is not a SentencePiece model: {error}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
+        raise WeightsError(message, Place(str(path))) from None
 
 
 def _pieces(data: bytes) -> _Pieces | None:

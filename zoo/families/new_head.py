@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.active_rules import ActiveRule, active_rules, checkpoint_names
 from zoo.families.class_names import unnamed, written_names
 from zoo.families.origin import Origin
@@ -43,12 +43,9 @@ def origin_with_head(
     classes = spec.model.classes
     if classes is None:
         raise WeightsError(
-            Problem(
-                "its head began anew, and `transformers` has classes for new heads that classify "
-                "alone",
-                where,
-                help="a `classifier` or a `token_classifier` can be exported",
-            )
+            "its head began anew, and `transformers` has classes for new heads that classify alone",
+            where,
+            help="a `classifier` or a `token_classifier` can be exported",
         )
     config = _config(base, classes, spec, where)
     family = families.family(base.family)
@@ -73,11 +70,9 @@ def _config(base: Origin, classes: Classes, spec: ModelSpec, where: Place) -> st
     named = _CLASS.fullmatch(str(stated[0])) if isinstance(stated, list) and stated else None
     if named is None:
         raise WeightsError(
-            Problem(
-                "the config.json of the checkpoint names no class of `transformers` as its "
-                "`architectures`, of which the one with another head could be told",
-                where,
-            )
+            "the config.json of the checkpoint names no class of `transformers` as its "
+            "`architectures`, of which the one with another head could be told",
+            where,
         )
     of = "ForTokenClassification" if classes.each_token else "ForSequenceClassification"
     head = spec.to_dict()["head"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.stated import KEY
 from zoo.families.registered import Families
@@ -53,7 +53,7 @@ class Part:
                 others.setdefault(prefix, []).append(tensor)
             elif (own := self.words.own(name)) in found:
                 message = f"two tensors would be the `{own}` of the part, one of them `{name}`"
-                raise WeightsError(Problem(message, where))
+                raise WeightsError(message, where)
             else:
                 found[own] = tensor
         left_out = (
@@ -89,13 +89,13 @@ def find_part(name: str, file: JsonFile, families: Families) -> Part:
     known = families.vocabulary.parts
     if name not in known:
         hint = did_you_mean(name, known, f"there is {', '.join(f'`{one}`' for one in known)}")
-        raise WeightsError(Problem(f"no checkpoint has a part {quoted(name)}", help=hint))
+        raise WeightsError(f"no checkpoint has a part {quoted(name)}", help=hint)
     words = known[name]
     inner = file.data.get(words.config)
     if not isinstance(inner, dict):
         message = f"there is no table `{words.config}`, which would describe the part `{name}`"
         hint = "without `--part`, in Python `part`, the whole checkpoint is read"
-        raise WeightsError(Problem(message, file.place(words.config), hint))
+        raise WeightsError(message, file.place(words.config), hint)
     part = _Inner(file.path, inner, file.text, words.config)
     families.family_of(part)
     data = {**inner, **_of_all(file, families), "architectures": [_class(part, words, families)]}
@@ -120,4 +120,4 @@ def _class(part: JsonFile, words: PartWords, families: Families) -> str:
         if one.endswith(words.architecture) and not encodes:
             return one
     message = f"`transformers` has no class `...{words.architecture}` of {quoted(model_type)} alone"
-    raise WeightsError(Problem(message, part.place("model_type")))
+    raise WeightsError(message, part.place("model_type"))

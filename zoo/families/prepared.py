@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.family import Family, with_rules
 from zoo.families.part import LeftOut, Part, find_part
@@ -109,6 +109,6 @@ def _old_names(stored: Iterable[str], legacy: Mapping[str, str], where: Place) -
             name = name.replace(old, new)
         if name in found:
             message = "it holds a tensor under its old and its new name"
-            raise WeightsError(Problem(message, where))
+            raise WeightsError(message, where)
         found[name] = stated
     return found

@@ -82,7 +82,7 @@ class Families:
         model_type = file.data.get("model_type")
         if not isinstance(model_type, str):
             message = "`model_type` must say what kind of model this is"
-            raise WeightsError(Problem(message, file.place("model_type")))
+            raise WeightsError(message, file.place("model_type"))
         if model_type not in self.by_model_type:
             known = model_type in self._defaults  # another model, and no misspelt name of one
             near = None if known else nearest(model_type, self.by_model_type)
@@ -121,7 +121,7 @@ class Families:
         if architecture not in of_class:
             hint = "a config.json can state it with any model type that `zoo families` lists"
             message = f"no family reads a class {quoted(architecture)} of `transformers`"
-            raise WeightsError(Problem(message, help=did_you_mean(architecture, of_class, hint)))
+            raise WeightsError(message, help=did_you_mean(architecture, of_class, hint))
         # A class that several model types have is named after its own.
         lower = architecture.lower()
         model_type = max(
@@ -187,7 +187,7 @@ def _model_types(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise SpecError(Problem(f"cannot be read: {error.strerror}", Place(str(path)))) from None
+        raise SpecError(f"cannot be read: {error.strerror}", Place(str(path))) from None
     head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)
     try:
         stated: Any = tomllib.loads(head).get("model_type", [])

@@ -122,12 +122,10 @@ class Scope(Mapping[str, Any]):
         except UnknownNameError as error:
             place = document.place(path, value=True)
             raise SpecError(
-                Problem(
-                    f"{self.config.file.path} has no `{error.name}`, which the family "
-                    f"`{self.family.name}` needs",
-                    place,
-                    did_you_mean(error.name, self.config),
-                )
+                f"{self.config.file.path} has no `{error.name}`, which the family "
+                f"`{self.family.name}` needs",
+                place,
+                did_you_mean(error.name, self.config),
             ) from None
         except ExpressionError as error:
             by, stated = document.place(path, value=True), self.stated(keys)

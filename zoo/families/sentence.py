@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
@@ -87,24 +87,24 @@ def _modules(path: Path) -> list[tuple[str, str]]:
         listed = json_value(path, read_bytes(path))
         modules = [(str(m["type"]), str(m["path"])) for m in cast("list[dict[str, Any]]", listed)]
     except (TypeError, KeyError) as error:
-        raise WeightsError(Problem(f"no list of modules: {error}", place)) from None
+        raise WeightsError(f"no list of modules: {error}", place) from None
     kinds = [kind.removeprefix(_PREFIX).rpartition(".")[2] for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling", *rest] for rest in _ENDS):
         order = ", ".join(quoted(kind) for kind in kinds)
         hint = (
             "a Transformer, a Pooling, and perhaps one or two Dense and a Normalize, in this order"
         )
-        raise WeightsError(Problem(f"these modules are not supported: {order}", place, hint))
+        raise WeightsError(f"these modules are not supported: {order}", place, hint)
     if modules[0][1]:
         message = f"the Transformer is in {quoted(modules[0][1])}, not beside this file"
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     if wrong := [where for _, where in modules[1:] if not _FOLDER.fullmatch(where)]:
         message = f"{quoted(wrong[0])} is not the name of a folder beside this file"
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     folders = [where for kind, (_, where) in zip(kinds, modules, strict=True) if kind == "Dense"]
     if folders != sorted(set(folders), key=_by_number):
         message = f"{quoted(folders[1])} must have a higher number than {quoted(folders[0])}"
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     return [(kind, where) for kind, (_, where) in zip(kinds, modules, strict=True)]
 
 
@@ -123,7 +123,7 @@ def _pooling(config: JsonFile, words: SentenceWords) -> str:
         named = ", ".join(map(quoted, modes)) or "none"
         message = f"one way of pooling is supported, not {named}"
         hint = f"one of these: {', '.join(sorted(words.pooling))}"
-        raise WeightsError(Problem(message, Place(str(config.path)), hint))
+        raise WeightsError(message, Place(str(config.path)), hint)
     return words.pooling[modes[0]]
 
 
@@ -134,10 +134,10 @@ def _with_dense(head: Mapping[str, Any], config: JsonFile, words: SentenceWords)
         return {**head, **added}
     if head["activation"] != "none":
         message = "the dense layer before this one has an activation, which is not supported"
-        raise WeightsError(Problem(message, Place(str(config.path))))
+        raise WeightsError(message, Place(str(config.path)))
     if head["dense_bias"] != added["dense_bias"]:
         message = "of two dense layers, both must have a bias or none"
-        raise WeightsError(Problem(message, config.place("bias")))
+        raise WeightsError(message, config.place("bias"))
     return {**head, **added, "d_hidden": head["d_out"]}
 
 
@@ -146,10 +146,10 @@ def _dense(config: JsonFile, words: SentenceWords) -> dict[str, Any]:
     width = config.data.get("out_features")
     if activation not in words.activations:
         message = f"the activation {quoted(activation)} is not known"
-        raise WeightsError(Problem(message, config.place("activation_function")))
+        raise WeightsError(message, config.place("activation_function"))
     if type(width) is not int:
         message = "`out_features` must be an integer"
-        raise WeightsError(Problem(message, config.place("out_features")))
+        raise WeightsError(message, config.place("out_features"))
     return {
         "d_out": width,
         "activation": words.activations[activation],

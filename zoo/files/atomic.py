@@ -82,7 +82,7 @@ def new_folder(path: Path) -> Generator[Path]:
     with _inside_new_folders(path, target):
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             hint = "what is there is never changed: name a new folder"
-            raise ZooError(Problem(f"{quoted(path)} is there already", help=hint))
+            raise ZooError(f"{quoted(path)} is there already", help=hint)
         try:
             temporary.mkdir()
             with named_in_errors(temporary, path):
@@ -144,12 +144,12 @@ def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
 
 def _not_written(path: Path, error: OSError) -> ZooError:
     message = f"cannot write {quoted(path)}: {error.strerror or error}"
-    return ZooError(Problem(message, help="what was there is untouched"))
+    return ZooError(message, help="what was there is untouched")
 
 
 def _not_settled(path: Path, error: OSError) -> ZooError:
     message = f"{quoted(path)} is written, but the disk says: {error.strerror}"
-    return ZooError(Problem(message, help="it may be gone after a power failure: write it again"))
+    return ZooError(message, help="it may be gone after a power failure: write it again")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.files.endless import check_ends
 
 
@@ -39,7 +39,7 @@ def open_media(source: str | os.PathLike[str] | bytes, kind: str, name: str) -> 
         raise InputError("there is no such file") from None
     except IsADirectoryError:
         hint = f"name the files in it, as the shell does for `FOLDER/{name}`"
-        raise InputError(Problem(f"this is a folder, and not {kind}", help=hint)) from None
+        raise InputError(f"this is a folder, and not {kind}", help=hint) from None
     except (OSError, ValueError) as error:  # a ValueError for a path with a null character
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 
 _BEGIN = b"version https://git-lfs"
 START = len(_BEGIN)
@@ -14,4 +14,4 @@ def check_is_whole(start: bytes, place: Place) -> None:
     if start.startswith(_BEGIN):
         message = "a pointer of Git LFS is in the place of the file"
         hint = "`git lfs pull` in the clone that it is from fetches the file itself"
-        raise WeightsError(Problem(message, place, hint))
+        raise WeightsError(message, place, hint)

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from zoo.errors import InputError, Problem, ZooError
+from zoo.errors import InputError, ZooError
 from zoo.files.media import open_media
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def pillow() -> Any:
         if error.name != "PIL":
             raise
         message = "reading images needs the package `pillow`, which is not installed"
-        raise ZooError(Problem(message, help="pip install 'zoo[images]'")) from None
+        raise ZooError(message, help="pip install 'zoo[images]'") from None
     return PIL
 
 
@@ -59,11 +59,9 @@ def read_image(source: str | os.PathLike[str] | bytes | Image) -> Image:
         return _as_rgb(source)
     if not isinstance(source, str | os.PathLike | bytes):
         raise InputError(
-            Problem(
-                "an image is the path of a file, bytes, or an image of Pillow, not of the type "
-                f"`{type(source).__name__}`",
-                help="`PIL.Image.fromarray` makes one of an array of bytes, (height, width, 3)",
-            )
+            "an image is the path of a file, bytes, or an image of Pillow, not of the type "
+            f"`{type(source).__name__}`",
+            help="`PIL.Image.fromarray` makes one of an array of bytes, (height, width, 3)",
         )
     with open_media(source, "an image", "*.jpg") as file:
         return _read(file)
@@ -76,7 +74,7 @@ def _read(file: BinaryIO) -> Image:
             opened = pil.Image.open(file, formats=FORMATS)
     except pil.UnidentifiedImageError:
         hint = f"these formats are read: {', '.join(FORMATS)}"
-        raise InputError(Problem("this is not an image that can be read", help=hint)) from None
+        raise InputError("this is not an image that can be read", help=hint) from None
     except pil.Image.DecompressionBombError:
         raise _too_large("it has") from None
     except Exception as error:  # Pillow's decoders raise errors of many types
@@ -108,10 +106,8 @@ def _unwarned() -> Generator[None]:
 
 def _too_large(what: str) -> InputError:
     return InputError(
-        Problem(
-            f"the image is too large: {what} more than {MAX_PIXELS:,} pixels",
-            help="make it smaller first; a model sees some hundred pixels of each side",
-        )
+        f"the image is too large: {what} more than {MAX_PIXELS:,} pixels",
+        help="make it smaller first; a model sees some hundred pixels of each side",
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.images.files import MAX_PIXELS
 from zoo.images.settings import ImageSettings
 
@@ -82,11 +82,9 @@ def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
         height, width = settings.resized(height, width)
         if height * width > MAX_PIXELS:
             raise InputError(
-                Problem(
-                    f"{image.width:,} x {image.height:,} pixels would become {width:,} x "
-                    f"{height:,}, more than {MAX_PIXELS:,} pixels",
-                    help="the image is too long for its width: cut it first",
-                )
+                f"{image.width:,} x {image.height:,} pixels would become {width:,} x "
+                f"{height:,}, more than {MAX_PIXELS:,} pixels",
+                help="the image is too long for its width: cut it first",
             )
     if settings.order == "scale_first":
         values = _scaled(np.array(image), settings)

@@ -238,10 +238,8 @@ class ImageSettings(BaseModel):
             height, width = math.floor(height / ratio), math.floor(width / ratio)
         if not height * width:
             raise InputError(
-                Problem(
-                    f"the image would become {width:,} x {height:,} pixels",
-                    help="the image is too long for its width: cut it first",
-                )
+                f"the image would become {width:,} x {height:,} pixels",
+                help="the image is too long for its width: cut it first",
             )
         return math.ceil(height / unit) * unit, math.ceil(width / unit) * unit
 
@@ -250,11 +248,9 @@ class ImageSettings(BaseModel):
         followed."""
         if max(height, width) > LONGEST_RATIO * min(height, width):
             raise InputError(
-                Problem(
-                    f"one side of {width:,} x {height:,} pixels is more than {LONGEST_RATIO} times "
-                    "the other",
-                    help="the image is too long for its width: cut it first",
-                )
+                f"one side of {width:,} x {height:,} pixels is more than {LONGEST_RATIO} times "
+                "the other",
+                help="the image is too long for its width: cut it first",
             )
         unit, least, most = self.unit, self.min_pixels, self.max_pixels
         assert unit is not None  # `_check_any_size`
@@ -412,12 +408,12 @@ def _processor_of(
     if name is not None:
         message, hint = f"the image processor {quoted(name)} is not supported", str(name)
         place = file.place(key)
-        raise WeightsError(Problem(message, place, did_you_mean(hint, table.processors)))
+        raise WeightsError(message, place, did_you_mean(hint, table.processors))
     type_ = None if config is None else json.loads(config).get("model_type")
     if isinstance(type_, str) and type_ in table.of_types:
         return table.of_types[type_]
     message = f"it does not state `{TYPE}`, which says what counts where a setting is missing"
-    raise WeightsError(Problem(message, file.place(), allowed(table.processors)))
+    raise WeightsError(message, file.place(), allowed(table.processors))
 
 
 def _numbers_of_pixels(values: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
@@ -20,10 +20,8 @@ def usable_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
         raise ZooError(
-            Problem(
-                f"the device `{device}` cannot be used: {reason}",
-                help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which has shapes and no values",
-            )
+            f"the device `{device}` cannot be used: {reason}",
+            help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which has shapes and no values",
         ) from None
     return found
 

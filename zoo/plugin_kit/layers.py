@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from zoo.plugin_kit.inputs import BATCH, LENGTH, Tensors
 from zoo.plugin_kit.report import PromiseError
 from zoo.position import add_biases
 from zoo.slots import KeyForm
+
+Found = TypeVar("Found")
 
 
 class AttentionDriver(ContinuingDriver):
@@ -86,21 +89,12 @@ class AttentionDriver(ContinuingDriver):
         """Raises PromiseError unless what is for other layers is of this form."""
         keys = SharedKeys()
         self.model.part(x, None, **self._options(LayerContext(causal=self.causal, keys=keys)))
-        what, put = "keys and values are", "put"
         if form == "chosen":
-            what, put = "choice of keys is", "put_chosen"
-        try:
-            found = (keys.get_chosen(),) if form == "chosen" else keys.get()
-        except ValueError:
-            raise PromiseError(
-                f"no {what} put into `keys`, although `offers_keys` says that other layers can "
-                "attend to them",
-                help=f"call `keys.{put}` unless `keys` is None",
-            ) from None
-        if form == "chosen":
-            if found[0] is not None:
-                expect("the choice of keys for other layers", found[0], BATCH, None, LENGTH, LENGTH)
+            choice = _put(keys.get_chosen, "choice of keys is", "put_chosen")
+            if choice is not None:
+                expect("the choice of keys for other layers", choice, BATCH, None, LENGTH, LENGTH)
             return
+        found = _put(keys.get, "keys and values are", "put")
         for what, one, width in zip(
             ("keys", "values"), found, (form.head_dim, form.v_head_dim), strict=False
         ):
@@ -126,6 +120,18 @@ class AttentionDriver(ContinuingDriver):
                 "says that the attention needs them",
                 help=f"they are `{get}`; without `needs_keys`, none are asked for",
             )
+
+
+def _put(get: Callable[[], Found], what: str, method: str) -> Found:
+    """Return what an attention has put into `keys`. Raises PromiseError if it is nothing."""
+    try:
+        return get()
+    except ValueError:
+        raise PromiseError(
+            f"no {what} put into `keys`, although `offers_keys` says that other layers can attend "
+            "to them",
+            help=f"call `keys.{method}` unless `keys` is None",
+        ) from None
 
 
 def _shared(

@@ -53,19 +53,15 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
     """
     if slot not in (groups := (*SLOTS, SOURCE)):
         hint = did_you_mean(slot, groups)
-        raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=hint))
+        raise RegistryError(f"unknown slot {quoted(slot)}", help=hint)
     if not NAME.fullmatch(name):
         raise RegistryError(
-            Problem(
-                f"{quoted(name)} is not a valid name for a plugin",
-                help=f"names are made of {NAME_RULE}",
-            )
+            f"{quoted(name)} is not a valid name for a plugin",
+            help=f"names are made of {NAME_RULE}",
         )
     if taken := load_registry(registry).entries(slot).get(name):
         raise RegistryError(
-            Problem(
-                f"{slot} {quoted(name)} is registered already", taken.place, "choose another name"
-            )
+            f"{slot} {quoted(name)} is registered already", taken.place, "choose another name"
         )
     cls = _class_name(slot, name)
     files = _plugin_files(registry.parent, slot, name, cls)
@@ -91,7 +87,7 @@ def nearest_registry() -> Path:
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
     raise RegistryError(
-        Problem(f"there is no {FILE_NAME} in {here} or above it", help="`zoo init` makes a project")
+        f"there is no {FILE_NAME} in {here} or above it", help="`zoo init` makes a project"
     )
 
 
@@ -139,9 +135,7 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
             return changed
     # The slot is not written as a table with one line for each name.
     raise RegistryError(
-        Problem(
-            f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}"
-        )
+        f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}"
     )
 
 

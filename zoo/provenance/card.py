@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, ZooError
+from zoo.errors import Place, ZooError
 from zoo.files.endless import check_ends
 from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
@@ -70,7 +70,7 @@ class CardFields:
         for tag in self.tags:
             if not _TAG.fullmatch(tag):
                 help_ = "letters, digits, `.`, `+` and `-`: `text-generation`"
-                raise ZooError(Problem(f"{quoted(tag)} is no tag", help=help_))
+                raise ZooError(f"{quoted(tag)} is no tag", help=help_)
         if self.license != _UNKNOWN and (problem := license_problem(self.license)):
             raise ZooError(problem)
 
@@ -121,13 +121,13 @@ def read_card(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise ZooError(Problem(f"the card cannot be read: {error}", Place(str(path)))) from None
+        raise ZooError(f"the card cannot be read: {error}", Place(str(path))) from None
     if len(text) > _MOST:
         message = f"the card has more than {_MOST:,} characters"
-        raise ZooError(Problem(message, Place(str(path))))
+        raise ZooError(message, Place(str(path)))
     if not _METADATA.match(text):
         help_ = "it begins with a line `---`, some `key: value` lines, and a line `---`"
-        raise ZooError(Problem("the card has no metadata block", Place(str(path)), help_))
+        raise ZooError("the card has no metadata block", Place(str(path)), help_)
     return text
 
 

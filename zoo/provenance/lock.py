@@ -55,7 +55,7 @@ class Upstream:
         name, at, revision = text.rpartition("@")
         if not at or not LINE.fullmatch(name) or not LINE.fullmatch(revision):
             help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
-            raise ZooError(Problem(f"{quoted(text)} is not of the form NAME@REVISION", help=help_))
+            raise ZooError(f"{quoted(text)} is not of the form NAME@REVISION", help=help_)
         return cls(name, revision)
 
 
@@ -157,11 +157,11 @@ def read_lock(folder: Path) -> Lock:
             raw = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.isdir(folder):
-            raise WeightsError(Problem("there is no such folder", Place(str(folder)))) from None
+            raise WeightsError("there is no such folder", Place(str(folder))) from None
         help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
-        raise WeightsError(Problem("there is no lock, as a regular file", place, help_)) from None
+        raise WeightsError("there is no lock, as a regular file", place, help_) from None
     except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+        raise WeightsError(f"cannot be read: {error.strerror}", place) from None
     return parse_lock(raw, place)
 
 
@@ -182,7 +182,7 @@ def parse_lock(raw: bytes, place: Place) -> Lock:
         reason = "it is not what was written"
     except ValueError as error:
         reason = str(error)
-    raise WeightsError(Problem(f"the lock is damaged: {reason}", place, "fetch or make it again"))
+    raise WeightsError(f"the lock is damaged: {reason}", place, "fetch or make it again")
 
 
 def _lock(data: dict[str, Any]) -> Lock:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import Place, Problem
+from zoo.errors import Place
 from zoo.files.of_model import SELECTED, find_files, link_problem
 from zoo.loading import load
 from zoo.provenance.card import CARD_NAME, stated_license, warn_of_other_license
@@ -110,7 +110,7 @@ def _check_can_be_stated(source: Source, address: str, beside: Path | None) -> N
     except UnicodeEncodeError:
         message = f"the model's file cannot state {quoted(address)}, which is not in UTF-8"
         hint = "choose another name, or set a locale whose encoding is UTF-8, such as C.UTF-8"
-        raise SourceError(Problem(message, help=hint)) from None
+        raise SourceError(message, help=hint) from None
 
 
 def _license(stated: str | None, folder: Path) -> str:
@@ -126,9 +126,9 @@ def _license(stated: str | None, folder: Path) -> str:
             message = (
                 f"{quoted(folder)} has no {CARD_NAME} that states the `license` of its weights"
             )
-        raise StoreError(Problem(message, help=hint))
+        raise StoreError(message, help=hint)
     if not license.strip():
-        raise StoreError(Problem("the licence of the weights is empty", help=hint))
+        raise StoreError("the licence of the weights is empty", help=hint)
     if problem := license_problem(license):
         raise StoreError(problem)
     warn_of_other_license(license, folder / CARD_NAME)
@@ -147,7 +147,7 @@ def _digests(folder: Path) -> dict[str, File]:
         return digests(folder, names)
     except OSError as error:
         place = Place(str(error.filename or folder))
-        raise StoreError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
+        raise StoreError(f"cannot be read: {error.strerror or error}", place) from None
 
 
 def _others(folder: Path, files: set[str], start: str = "") -> Iterator[str]:

@@ -63,7 +63,7 @@ class Catalog:
             return own
         if own is not None:
             hint = f"take the line out, or rename the file of the model, {quoted(own)}"
-            raise RegistryError(Problem(f"{quoted(name)} is a model itself", entry.place, hint))
+            raise RegistryError(f"{quoted(name)} is a model itself", entry.place, hint)
         found = self._own_file(entry.full)
         if found is None:
             raise RegistryError(self._leads_nowhere(entry))
@@ -130,7 +130,7 @@ def _no_link(path: Path) -> Path:
         raise _unreadable(path.parent, error) from None
     if is_link:
         message = "a model's file must not be a symbolic link"
-        raise RegistryError(Problem(message, Place(str(path)), "put a copy of the file there"))
+        raise RegistryError(message, Place(str(path)), "put a copy of the file there")
     return path
 
 
@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 def _unreadable(folder: Path, error: OSError) -> RegistryError:
     message = f"the folder of models cannot be read: {error.strerror}"
-    return RegistryError(Problem(message, Place(str(folder))))
+    return RegistryError(message, Place(str(folder)))
 
 
 def _listed(folder: Path) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from stevedore.driver import DriverManager
 
-from zoo.errors import PluginError, Problem
+from zoo.errors import PluginError
 from zoo.registering.plugin_errors import plugin_code
 from zoo.wording import did_you_mean, nearest, quoted
 
@@ -69,7 +69,7 @@ class PluginEntryPoint(EntryPoint):
                 ]
                 message = f"{quoted(where)} has no {quoted(attribute)}"
                 hint = did_you_mean(attribute, own) if own else "it defines no class"
-                raise PluginError(Problem(message, help=hint))
+                raise PluginError(message, help=hint)
             return getattr(module, attribute)
 
     def _import_file(self, relative: str) -> ModuleType:
@@ -80,7 +80,7 @@ class PluginEntryPoint(EntryPoint):
                 if other.name == path.name:  # in another folder than it is said to be
                     near = other.relative_to(self.folder).as_posix()
             hint = f"did you mean `{near}`?" if near else None
-            raise PluginError(Problem(f"there is no file {quoted(path)}", help=hint))
+            raise PluginError(f"there is no file {quoted(path)}", help=hint)
         # Named after its full path: shadows no other module, and is imported once.
         name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
         if name not in sys.modules:
@@ -112,7 +112,7 @@ def _import_module(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one of its own imports is missing
         hint = "install its package, or correct the line; a file is named as `folder/file.py:Class`"
-        raise PluginError(Problem(f"there is no module {quoted(error.name)}", help=hint)) from None
+        raise PluginError(f"there is no module {quoted(error.name)}", help=hint) from None
 
 
 class PluginManager(DriverManager[Any]):

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo.backends import attention_backend
 from zoo.building import Spec, build_on_meta
 from zoo.counts import check_count
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
@@ -111,7 +111,7 @@ def check_called(spec: ModelSpec, by_hand: str) -> None:
     """Raise `InputError` if the model is called with neither ids nor images."""
     if not spec.model.images and not spec.model.called_with:
         hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {by_hand}"
-        raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
+        raise InputError(f"{spec.name} is called with neither ids nor images", help=hint)
 
 
 def _inputs_of(
@@ -137,7 +137,7 @@ def _check_called_with(model: Transformer, n_inputs: int, by_hand: str) -> None:
     if others := needed[n_inputs:]:
         name = model.spec.name
         told = f"{name} is called with `{others[0]}` too, which its builder does not state"
-        raise InputError(Problem(told, help=by_hand))
+        raise InputError(told, help=by_hand)
 
 
 def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import InputError, Place, Problem, TrainingError
+from zoo.errors import InputError, Place, TrainingError
 from zoo.files.of_model import RECIPE, TARGET_TOKENIZER, TOKENIZER
 from zoo.files.of_training import CHECKPOINTS, METRICS
 from zoo.reports.table import Value, cell, differing, laid_out
@@ -83,12 +83,12 @@ class TrainingRun:
             hint = "`zoo train` makes one"
             if any(path.glob(f"*/{RECIPE}")):
                 hint = f"name the runs in it: {typed(path)}/*"
-            raise TrainingError(Problem(message, help=hint))
+            raise TrainingError(message, help=hint)
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
         found = _metrics(path)
         if found is None and not saved and weights_path(path).exists():
             message = f"{quoted(folder)} holds a model, and no {METRICS} of its training"
-            raise TrainingError(Problem(message, help="`zoo score` measures it again"))
+            raise TrainingError(message, help="`zoo score` measures it again")
         if found is not None and _has_ended(recipe, found["steps"], saved):
             spec = {**read_header(weights_path(path)).spec, "name": None}
             measured, history = found, found["history"]
@@ -277,9 +277,9 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise TrainingError(Problem(f"it cannot be read: {reason}", Place(str(path)))) from None
+        raise TrainingError(f"it cannot be read: {reason}", Place(str(path))) from None
     if not isinstance(found, dict) or not {"steps", "loss", "history"} <= found.keys():
-        raise TrainingError(Problem("these are no measurements of a run", Place(str(path))))
+        raise TrainingError("these are no measurements of a run", Place(str(path)))
     return found
 
 

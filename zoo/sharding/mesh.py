@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.machine.devices import usable_device
 from zoo.wording import did_you_mean
 
@@ -38,14 +38,14 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
     help_ = 'name them, such as `init_device_mesh("cuda", (2, 4), mesh_dim_names=("fsdp", "tp"))`'
     for name in names:
         if not name:
-            raise ZooError(Problem("the dimensions of the mesh have no names", help=help_))
+            raise ZooError("the dimensions of the mesh have no names", help=help_)
         if name not in known:
             message = f"a mesh has the dimensions `fsdp` (or `dp`) and `tp`, not `{name}`"
-            raise ZooError(Problem(message, help=did_you_mean(name, known, help_)))
+            raise ZooError(message, help=did_you_mean(name, known, help_))
     data = [name for name in names if name in DATA]
     if len(data) > 1:
         message = "`fsdp` and `dp` are two names for the same: a mesh has one of them"
-        raise ZooError(Problem(message, help=help_))
+        raise ZooError(message, help=help_)
     return Meshes(
         data=mesh[data[0]] if data else None,
         tensor=mesh[TENSOR] if TENSOR in names else None,
@@ -78,7 +78,7 @@ def device_in(mesh: DeviceMesh, device: str | torch.device | None) -> torch.devi
         found = usable_device(device)
         if found.type != mesh.device_type:
             message = f"the processes of the mesh compute on {mesh.device_type}, not on {device}"
-            raise ZooError(Problem(message, help="leave out `device`"))
+            raise ZooError(message, help="leave out `device`")
         return found
     if mesh.device_type == "cpu":
         return torch.device("cpu")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.files.media import open_media
 from zoo.wording import counted
 
@@ -151,4 +151,4 @@ def _numbers(data: np.ndarray[tuple[int], np.dtype[np.uint8]], how: _Format) -> 
 
 
 def _unreadable(message: str) -> InputError:
-    return InputError(Problem(message, help="convert it: `ffmpeg -i IN -c:a pcm_s16le OUT.wav`"))
+    return InputError(message, help="convert it: `ffmpeg -i IN -c:a pcm_s16le OUT.wav`")

@@ -71,11 +71,9 @@ class SoundSettings(BaseModel, ABC):
         """Raise InputError if a sound has another rate than the model hears."""
         if sound.rate != self.sampling_rate:
             raise InputError(
-                Problem(
-                    f"the sound has {sound.rate:,} samples a second, and the model hears "
-                    f"{self.sampling_rate:,}",
-                    help=f"convert it: `ffmpeg -i IN -ar {self.sampling_rate} OUT.wav`",
-                )
+                f"the sound has {sound.rate:,} samples a second, and the model hears "
+                f"{self.sampling_rate:,}",
+                help=f"convert it: `ffmpeg -i IN -ar {self.sampling_rate} OUT.wav`",
             )
 
     @abstractmethod
@@ -390,5 +388,5 @@ def _kind(file: ProcessorFile) -> type[SpectrogramSettings]:
     if not isinstance(stated, str) or stated not in SPECTROGRAMS:
         names = " or ".join(f"`{name}`" for name in SPECTROGRAMS)
         told = "must be stated" if stated is None else f"{quoted(stated)} is not supported"
-        raise WeightsError(Problem(f"`{TYPE}` {told}", file.place(TYPE), f"it is {names}"))
+        raise WeightsError(f"`{TYPE}` {told}", file.place(TYPE), f"it is {names}")
     return SPECTROGRAMS[stated]

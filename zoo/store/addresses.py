@@ -7,7 +7,6 @@ from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from zoo.errors import Problem
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.fetching import checked_source, drop_left, fetch_all, selected_files
@@ -45,7 +44,7 @@ def source_at(address: str, registry: Registry, use: Literal["read from", "pushe
             raise SourceError(f"{variable} forbids to reach {address}")
         return source
     message = f"nothing can be {use} {quoted(address, PATH)}"
-    raise SourceError(Problem(message, help=f"a folder, {KINDS}"))
+    raise SourceError(message, help=f"a folder, {KINDS}")
 
 
 @contextlib.contextmanager

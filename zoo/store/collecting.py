@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import ZooError
 from zoo.files.atomic import TEMPORARY
 from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
@@ -49,7 +49,7 @@ class Freed:
         more = f" and {len(self.kept) - 1} more" if len(self.kept) > 1 else ""
         message = f"cannot remove {quoted(path)}{more}: {error.strerror or error}"
         hint = "`zoo gc` by the user to whom it belongs does"
-        raise ZooError(Problem(message, help=hint))
+        raise ZooError(message, help=hint)
 
 
 def collect(store: Store, *, grace: float = GRACE) -> Freed:
@@ -88,7 +88,7 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
                 _remove(blob, freed)
     except OSError as error:
         message = f"the store {quoted(store.root)}: {error.strerror or error}"
-        raise StoreError(Problem(message, help=HINT)) from None
+        raise StoreError(message, help=HINT) from None
     return freed
 
 

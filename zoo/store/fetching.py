@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from zoo.errors import Problem
 from zoo.files.of_model import ADAPTER_CONFIG, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
@@ -56,12 +55,12 @@ def selected_files(
             "`zoo import` takes its place as `--adapter`, and before that the place of its model: "
             "two places, since `transformers` merges what is beside weights"
         )
-        raise SourceError(Problem(message, help=hint))
+        raise SourceError(message, help=hint)
     if not found:
         names = sorted(there)
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         hint = f"there is: {', '.join(names[:8])}{more}" if names else "it is empty"
-        raise SourceError(Problem(f"{name}: nothing there is a file of a model", help=hint))
+        raise SourceError(f"{name}: nothing there is a file of a model", help=hint)
     return source, found
 
 
@@ -172,7 +171,7 @@ def fetch(
                 message = (
                     f"{quoted(path, PATH)} has the SHA-256 {found.sha256}, not {expected.sha256}"
                 )
-                raise SourceError(Problem(message, help=_CHANGED))
+                raise SourceError(message, help=_CHANGED)
             resumed = False  # the resumed part may have been wrong: download all of it once more
         link_or_copy(partial, target)
         return found
@@ -279,7 +278,7 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
                 message = (
                     f"{quoted(path, PATH)} is longer than the {size:,} bytes that it should have"
                 )
-                raise SourceError(Problem(message, help=_CHANGED))
+                raise SourceError(message, help=_CHANGED)
             file.write(chunk)
             access.on_bytes(len(chunk))
         with source_code(what):
@@ -287,7 +286,7 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
         if file.tell() < size:
             message = f"{quoted(path, PATH)} ends after {file.tell():,} of {size:,} bytes"
             hint = f"another attempt may go on there; otherwise, {_CHANGED}"
-            raise _BrokenOffError(Problem(message, help=hint if source.remote else _CHANGED))
+            raise _BrokenOffError(message, help=hint if source.remote else _CHANGED)
 
 
 def _next(chunks: Iterator[bytes], what: str) -> memoryview:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from zoo.errors import Place, Problem, ZooError
+from zoo.errors import Place, ZooError
 from zoo.files.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.machine.threads import on_all_cores
 from zoo.store.pretrained import File
@@ -57,7 +57,7 @@ class StoreError(ZooError):
 def store_unreadable(path: Path, error: OSError) -> StoreError:
     """Return the error for files without read permission, as in the store of another user."""
     message = f"cannot be read: {error.strerror or error}"
-    return StoreError(Problem(message, Place(str(path)), HINT))
+    return StoreError(message, Place(str(path)), HINT)
 
 
 class Store:
@@ -83,10 +83,8 @@ class Store:
             return cls(user_data_path("zoo"))
         except RuntimeError:
             raise StoreError(
-                Problem(
-                    "this user has no home folder, so that there is no place for the store",
-                    help="set ZOO_HOME to a folder",
-                )
+                "this user has no home folder, so that there is no place for the store",
+                help="set ZOO_HOME to a folder",
             ) from None
 
     def blob(self, sha256: str) -> Path:
@@ -141,7 +139,7 @@ class Store:
             reason = f"{error.strerror or error}{where}"
             message = f"the store {quoted(self.root)} cannot be written: {reason}"
             hint = f"what was in it is untouched; {HINT}"
-            raise StoreError(Problem(message, help=hint)) from error
+            raise StoreError(message, help=hint) from error
         finally:
             with contextlib.suppress(OSError):  # `zoo gc` removes what remains
                 shutil.rmtree(folder)

@@ -87,11 +87,9 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     trusted = with_trusted(unpinned, store, registry)
     if trusted.version != model.version:
         raise StoreError(
-            Problem(
-                f"{model.name} is not what it was on first use",
-                Place(str(path)),
-                help=f"if the new one is meant, `zoo rm {model.name} --forget` comes first",
-            )
+            f"{model.name} is not what it was on first use",
+            Place(str(path)),
+            help=f"if the new one is meant, `zoo rm {model.name} --forget` comes first",
         )
 
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import Problem
 from zoo.reading import read_spec, spec_of_weights
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
@@ -53,5 +52,5 @@ def _stored(name: str, registry: Registry) -> Path | None:
     ref = find_stored(name, registry, store)
     if ref is None:
         hint = f"`zoo pull {name}` brings it there"
-        raise StoreError(Problem(f"{quoted(name, PATH)} is not in the store", help=hint))
+        raise StoreError(f"{quoted(name, PATH)} is not in the store", help=hint)
     return store.snapshot(ref.files)

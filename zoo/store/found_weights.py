@@ -58,7 +58,7 @@ class Found:
         others = {name: file for name, file in files.items() if name not in weights}
         if wrong := [name for name in damaged(folder, others) if name not in weights]:
             message = f"not as it was pulled: {', '.join(map(quoted, wrong))}"
-            raise WeightsError(Problem(message, Place(str(folder)), MENDING))
+            raise WeightsError(message, Place(str(folder)), MENDING)
 
     def _check_header(self, weights: Weights, ref: Ref) -> None:
         """Compare the headers of the weights, which have the digests that the tensors are compared
@@ -67,7 +67,7 @@ class Found:
             weights.check_beginnings(ref.blake3)
         elif weights.header.content_digest != ref.content_digest:  # pulled by an older zoo
             message = "these are not the weights that were pulled"
-            raise WeightsError(Problem(message, Place(str(self.path)), MENDING))
+            raise WeightsError(message, Place(str(self.path)), MENDING)
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
@@ -87,18 +87,16 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         hint = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
         if is_manifest(read_document(path)):
             hint = f"a published model goes by its name: `{path.stem}`"
-        raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
+        raise WeightsError("there are no weights in a .toml file", Place(str(path)), hint)
     if os.path.exists(path) or is_file_name(path):
         return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
         return _in_store(name, registry)
     if name in registry.models:
         raise RegistryError(
-            Problem(
-                f"the model `{name}` is registered with a spec and without weights",
-                registry.models[name].place,
-                help=f"`zoo build {name} -o DIR` makes its initial weights",
-            )
+            f"the model `{name}` is registered with a spec and without weights",
+            registry.models[name].place,
+            help=f"`zoo build {name} -o DIR` makes its initial weights",
         )
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = of_no_model(name, known)

@@ -32,7 +32,7 @@ def bare_and_version(name: str) -> tuple[str, str | None]:
     bare, at, version = name.partition("@")
     if at and not version:
         hint = f"for any version: {quoted(bare)}"
-        raise StoreError(Problem(f"there is no version after the `@` of `{name}`", help=hint))
+        raise StoreError(f"there is no version after the `@` of `{name}`", help=hint)
     return bare, version or None
 
 
@@ -57,7 +57,7 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
         hint = _listed(stored_versions(bare, registry, store))
         hint = hint or f"`zoo pull {bare}` brings the one that is published"
         message = f"the store has no version {quoted(version)} of {quoted(bare)}"
-        raise StoreError(Problem(message, help=hint))
+        raise StoreError(message, help=hint)
     return None
 
 
@@ -84,7 +84,7 @@ def stored_versions(name: str, registry: Registry, store: Store) -> list[tuple[s
     found = [one for one in there if one[1].startswith(start)]
     if len(found) > 1:
         message = f"the store has several versions {quoted(start)} of {quoted(name)}"
-        raise StoreError(Problem(message, help=_listed(found)))
+        raise StoreError(message, help=_listed(found))
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
-from zoo.errors import Place, Problem, placed
+from zoo.errors import Place, placed
 from zoo.files.atomic import named_in_errors
 from zoo.files.of_model import CARDS, SELECTED, selected
 from zoo.source import Access, OnBytes, SourceError, offline
@@ -77,7 +77,7 @@ def pull(
     if model.source.remote and (variable := offline()):
         state = "not" if ref is None else "damaged"
         message = f"{model.name} is {state} in the store, and {variable} forbids to fetch it"
-        raise SourceError(Problem(message, Place(model.document.name)))
+        raise SourceError(message, Place(model.document.name))
     with store.work() as work:
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
         model, fetched, expected = _fetch_all(model, store, work, access, on_total)
@@ -96,11 +96,9 @@ def _of_another_version(model: Pretrained, version: str, bare: str) -> StoreErro
     """The error for a version that the registry does not state of the model named `bare`."""
     states = f"it states `{model.version}`" if model.is_pinned else "it states no digests"
     return StoreError(
-        Problem(
-            f"the registry does not state the version {quoted(version)} of {model.name}",
-            Place(model.document.name),
-            help=f"{states}; `zoo pull {bare}` brings the one that is published",
-        )
+        f"the registry does not state the version {quoted(version)} of {model.name}",
+        Place(model.document.name),
+        help=f"{states}; `zoo pull {bare}` brings the one that is published",
     )
 
 
@@ -143,12 +141,10 @@ def _add(store: Store, ref: Ref, folder: Path, work: Path) -> None:
 def not_trusted(model: Pretrained) -> StoreError:
     """Return the error for a model without published digests."""
     return StoreError(
-        Problem(
-            f"the digests of {model.name} are not known here",
-            Place(model.document.name),
-            help=f"`zoo pull {model.name} --trust-first-use` takes it as it is found, and holds it "
-            "to that from then on",
-        )
+        f"the digests of {model.name} are not known here",
+        Place(model.document.name),
+        help=f"`zoo pull {model.name} --trust-first-use` takes it as it is found, and holds it "
+        "to that from then on",
     )
 
 
@@ -189,7 +185,7 @@ def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) 
     plan = plan_import(fetched, name=model.name, registry=registry)
     if plan.origin.family != model.manifest.family:
         place = model.document.place(("family",), value=True)
-        raise StoreError(Problem(f"the family that reads it is `{plan.origin.family}`", place))
+        raise StoreError(f"the family that reads it is `{plan.origin.family}`", place)
     save_import(plan, folder)
     for path in fetched.iterdir():
         if selected(path.name, CARDS):
@@ -206,7 +202,7 @@ def _check_content(model: Pretrained, folder: Path) -> str:
         place = model.document.place(("content_digest",), value=True)
         message = f"the weights of {model.name} have the digest {found}"
         hint = "the source has been changed, or this line is about other weights"
-        raise StoreError(Problem(message, place, hint))
+        raise StoreError(message, place, hint)
     return found
 
 

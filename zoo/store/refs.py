@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from zoo.errors import Place, Problem
+from zoo.errors import Place
 from zoo.files.atomic import new_file, remove_file
 from zoo.store.files import Store, StoreError, store_unreadable
 from zoo.store.pretrained import File
@@ -125,7 +125,7 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
         reason = "it is of another model"
     full = typed(f"{name}@{version}")
     hint = f"`zoo pull {typed(name)}` writes it again, `zoo rm {full}` removes it"
-    raise DamagedRefError(Problem(f"is damaged: {reason}", Place(str(path)), hint))
+    raise DamagedRefError(f"is damaged: {reason}", Place(str(path)), hint)
 
 
 def refs(store: Store) -> Iterator[Ref]:

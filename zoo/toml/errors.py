@@ -38,7 +38,7 @@ def read_around_errors(document: Document) -> None:
     text = document.text or ""
     if text.lstrip().startswith("{"):
         hint = "`zoo import` reads the folder of a config.json" if '"model_type"' in text else None
-        raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
+        raise SpecError("not TOML, but JSON", document.at(1, 1), hint)
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
         # Blanking the line of an unclosed string may uncover nested values that it hid.
@@ -73,7 +73,7 @@ def read_around_errors(document: Document) -> None:
     if broken and _is_of_another_format(document, broken):
         hint = "TOML consists of lines such as `n_layers = 6`, and of heads such as `[decoder]`"
         first = min(problem.place.line or 1 for problem in broken if problem.place)
-        raise SpecError(Problem("this is not TOML", document.at(first, 1), hint))
+        raise SpecError("this is not TOML", document.at(first, 1), hint)
     if broken:
         raise SpecError(in_order([*document.problems, *broken]))
 

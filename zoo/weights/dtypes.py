@@ -30,7 +30,7 @@ def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if isinstance(dtype, str):
         if dtype not in _NAMES:
             message = f"a model cannot have the dtype {quoted(dtype)}"
-            raise InputError(Problem(message, help=did_you_mean(dtype, _NAMES)))
+            raise InputError(message, help=did_you_mean(dtype, _NAMES))
         return _NAMES[dtype]
     if dtype not in _NAMES.values():
         *others, last = map(str, _NAMES.values())

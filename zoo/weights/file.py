@@ -207,11 +207,9 @@ def parse_file(raw: bytes, place: Place) -> Header:
     found = {name: (entry.dtype, entry.shape) for name, entry in entries.items()}
     if not isinstance(metadata, dict) or KEY not in metadata:
         raise WeightsError(
-            Problem(
-                "a safetensors file, but not the zoo's: its header has no `zoo` metadata",
-                place,
-                help="`zoo import` reads the folders of published checkpoints, `zoo build` specs",
-            )
+            "a safetensors file, but not the zoo's: its header has no `zoo` metadata",
+            place,
+            help="`zoo import` reads the folders of published checkpoints, `zoo build` specs",
         )
     header = parse_metadata(metadata[KEY], place)
     if problems := list(_differences(found, header.records, place)):
@@ -233,15 +231,13 @@ def parse_metadata(text: object, place: Place) -> Header:
         raise _damaged_metadata(error, place) from None
     if "shard_of" in data:
         raise WeightsError(
-            Problem(
-                "one shard of several, which is not a model by itself",
-                place,
-                help=f"name the folder, which has a {WEIGHTS_INDEX}",
-            )
+            "one shard of several, which is not a model by itself",
+            place,
+            help=f"name the folder, which has a {WEIGHTS_INDEX}",
         )
     if data.get("format", FORMAT) != FORMAT:
         message = f"the `zoo` metadata is of the format {quoted(data['format'])}, not {FORMAT}"
-        raise WeightsError(Problem(message, place, "a newer zoo may have written the file"))
+        raise WeightsError(message, place, "a newer zoo may have written the file")
     try:
         return _header(data, text)
     except ValueError as error:
@@ -292,7 +288,7 @@ def no_safetensors(place: Place) -> WeightsError:
         "weights are a `.safetensors` file, or the folder of one; for what `torch.save` wrote, "
         "build the model, give it `load_state_dict(torch.load(...))`, and save it with `zoo.save`"
     )
-    return WeightsError(Problem(message, place, help_))
+    return WeightsError(message, place, help_)
 
 
 def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
@@ -305,7 +301,7 @@ def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
 
 
 def _damaged(message: str, place: Place) -> WeightsError:
-    return WeightsError(Problem(message, place, MENDING))
+    return WeightsError(message, place, MENDING)
 
 
 def _damaged_metadata(error: ValueError, place: Place) -> WeightsError:

@@ -20,7 +20,7 @@ def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> se
     if patterns is None:
         return set(header.records)
     if not patterns:
-        raise WeightsError(Problem("`only` holds no pattern, so nothing would be loaded", where))
+        raise WeightsError("`only` holds no pattern, so nothing would be loaded", where)
     stored_as = {**{name: name for name in header.records}, **header.ties}
     found: set[str] = set()
     problems: list[Problem] = []

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 
 STEP = 1 << 20
 """The number of bytes read at a time: few enough to stay in a core's cache for hashing."""
@@ -120,18 +120,18 @@ class OpenFile:
             raise self._changed("it was written to while it was read")
 
     def _changed(self, message: str) -> WeightsError:
-        return WeightsError(Problem(message, self.place, "read it again when it is whole"))
+        return WeightsError(message, self.place, "read it again when it is whole")
 
 
 def _no_such(path: Path, place: Place) -> WeightsError:
     from zoo.files.hints import near  # here: only a mistake needs it
 
-    return WeightsError(Problem("there is no such weights file", place, near(path)))
+    return WeightsError("there is no such weights file", place, near(path))
 
 
 def cannot_read(error: OSError, place: Place) -> WeightsError:
     """The error for a file that cannot be read because of an `OSError`."""
-    return WeightsError(Problem(f"cannot be read: {error.strerror}", place))
+    return WeightsError(f"cannot be read: {error.strerror}", place)
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:

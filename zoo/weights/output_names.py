@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo.errors import Problem, WeightsError
+from zoo.errors import WeightsError
 from zoo.weights.file import is_file_name
 from zoo.wording import quoted
 
@@ -32,13 +32,11 @@ def check_output_name(path: Path, *, folder: bool) -> None:
     """
     if folder and is_file_name(path):
         message = f"{quoted(path)} would be a folder: more than one file is written"
-        raise WeightsError(Problem(message, help=f"write {quoted(path.with_suffix(''))}"))
+        raise WeightsError(message, help=f"write {quoted(path.with_suffix(''))}")
     if path.suffix.lower() not in OTHER_FORMATS or path.is_dir():
         return
     file = "" if folder else f"{quoted(path.with_suffix('.safetensors'))}, or "
     raise WeightsError(
-        Problem(
-            f"{quoted(path)} would not be a {path.suffix} file: weights are written as safetensors",
-            help=f"write {file}{quoted(path.with_suffix(''))}, a folder",
-        )
+        f"{quoted(path)} would not be a {path.suffix} file: weights are written as safetensors",
+        help=f"write {file}{quoted(path.with_suffix(''))}, a folder",
     )

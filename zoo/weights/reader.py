@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blake3 import blake3 as blake3_of
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.pointer import START, check_is_whole
 from zoo.machine.threads import on_all_cores
 from zoo.weights.file import (
@@ -136,7 +136,7 @@ class Weights:
         if changed := self.changed(self.header.records):
             return changed_tensors(changed, Place(str(self.path)))
         message = "this is not the file that was pulled"
-        return WeightsError(Problem(message, Place(str(self.path)), MENDING))
+        return WeightsError(message, Place(str(self.path)), MENDING)
 
     @contextmanager
     def _hashing(self) -> Generator[Callable[[], dict[str, list[str]]]]:
@@ -201,7 +201,7 @@ def _open(path: Path, stack: ExitStack) -> Weights:
     if missing:
         some = ", ".join([*map(quoted, missing[:3]), *(["..."] if len(missing) > 3 else [])])
         message = f"{len(missing)} of the {counted(len(shards), 'file')} that it names are missing"
-        raise WeightsError(Problem(f"{message}: {some}", first.place, MENDING))
+        raise WeightsError(f"{message}: {some}", first.place, MENDING)
     files = [first]
     spans = {}
     for name, names in shards.items():

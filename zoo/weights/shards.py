@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.of_model import WEIGHTS_INDEX
 from zoo.weights.file import KEY, Header, not_whole, parse_metadata
 from zoo.weights.header_json import as_object, json_object
@@ -81,7 +81,7 @@ def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[st
     except (KeyError, ValueError):
         message = "not an index of the zoo: it has no `zoo` metadata, or is no JSON"
         help_ = "`zoo import` reads the folders of published checkpoints, `zoo build` specs"
-        raise WeightsError(Problem(message, place, help_)) from None
+        raise WeightsError(message, place, help_) from None
     header = parse_metadata(told, place)
     shards: dict[str, list[str]] = {}
     for name in header.names_in_file():

@@ -122,7 +122,7 @@ def read_adapter(folder: Path) -> Adapter:
         pickled = (folder / "adapter_model.bin").is_file()
         message = f"there is no {WEIGHTS}"
         hint = "a pickle is not read, since opening it can run code: ask for safetensors"
-        raise WeightsError(Problem(message, Place(str(folder)), hint if pickled else None))
+        raise WeightsError(message, Place(str(folder)), hint if pickled else None)
     tensors = tensors_of(folder / WEIGHTS)
     return Adapter(file, *_sorted_out(tensors, file))
 
@@ -137,7 +137,7 @@ def _sorted_out(
     for name, tensor in tensors.items():
         place = Place(str(tensor.path))
         if tensor.dtype not in FLOATS:
-            raise WeightsError(Problem(f"`{name}` is {tensor.dtype}, which is not read", place))
+            raise WeightsError(f"`{name}` is {tensor.dtype}, which is not read", place)
         own = name.removeprefix(_PREFIX)
         if found := _FACTOR.fullmatch(own):
             halves.setdefault(found["path"], {})[found["which"]] = tensor
@@ -152,10 +152,10 @@ def _sorted_out(
         place = Place(str(file.path.with_name(WEIGHTS)))
         if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
             told = " and ".join(f"{which} {list(shape)}" for which, shape in shapes.items())
-            raise WeightsError(Problem(f"of `{path}`, there is {told}: no matrices B A", place))
+            raise WeightsError(f"of `{path}`, there is {told}: no matrices B A", place)
         if a[0] not in ranks:
             message = f"`{path}` is of rank {a[0]}, which {ADAPTER_CONFIG} does not state"
-            raise WeightsError(Problem(message, place))
+            raise WeightsError(message, place)
         factors[path] = Factors(pair["A"], pair["B"], tables[path])
     return factors, values
 

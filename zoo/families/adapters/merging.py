@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.adapters.adapter import Adapter, Factors
 from zoo.families.adapters.tensor import Adapted, Update
 from zoo.families.checkpoint import Stored
@@ -140,7 +140,7 @@ class _Merge:
         base = self.adapter.file.data.get("base_model_name_or_path")
         hint = None if base is None else f"it says that it is of {quoted(base, PATH)}"
         message = f"the adapter does not fit: {reason}"
-        return WeightsError(Problem(message, Place(str(self.adapter.path)), hint))
+        return WeightsError(message, Place(str(self.adapter.path)), hint)
 
 
 def _ends(name: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.stated import (
     FLOATS,
@@ -119,11 +119,11 @@ def _state(name: str, stored: Stored) -> _State:
     place = Place(str(stored.path))
     if stored.dtype != "U8" or stored.n_bytes > _LARGEST_STATE:
         message = f"`{name}` is {stored.dtype} {list(stored.shape)}, and no description of numbers"
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     try:
         return _State.model_validate_json(bytes(read_now(stored).tolist()), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         at = "".join(f", `{part}`" for part in first["loc"])
         message = f"`{name}` does not describe numbers of 4 bits{at}: {first['msg']}"
-        raise WeightsError(Problem(message, place)) from None
+        raise WeightsError(message, place) from None

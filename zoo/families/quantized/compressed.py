@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.packing import Numbers
 from zoo.families.quantized.stated import (
@@ -92,7 +92,7 @@ def _stated_blocks(stated: Stated) -> list[tuple[int, int]]:
                 raise stated.refused(f"have scales by {quoted(other)}")
     if not blocks:
         message = "`config_groups` must say how the weights are quantized"
-        raise WeightsError(Problem(message, stated.place()))
+        raise WeightsError(message, stated.place())
     return blocks
 
 
@@ -128,4 +128,4 @@ def _packed_shape(base: str, stored: Mapping[str, Stored]) -> tuple[int, ...]:
         message = f"`{base}_packed` is {list(packed.shape)}, which does not hold {shape}"
     else:
         message = f"`{base}_shape` is no list of sizes"
-    raise WeightsError(Problem(message, Place(str(told.path))))
+    raise WeightsError(message, Place(str(told.path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from zoo.errors import Problem, WeightsError
+from zoo.errors import WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.stated import Group, Stated, beside, is_block, that_end, whole_matrix
 from zoo.families.quantized.tensor import Quantized
@@ -22,7 +22,7 @@ def fp8(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
     if size is not None and not is_block(size):
         message = f"`weight_block_size` must be two numbers of rows and columns, not {size!r}"
         place = stated.place("weight_block_size")
-        raise WeightsError(Problem(message, place))
+        raise WeightsError(message, place)
     found: dict[str, Group] = {}
     for name in [*that_end(stored, "_scale_inv"), *that_end(stored, ".weight_scale")]:
         base = name.removesuffix("_inv").removesuffix("_scale")
@@ -47,7 +47,7 @@ def mxfp4(stored: Mapping[str, Stored], stated: Stated) -> dict[str, Group]:
         blocks = beside(f"{base}_blocks", name, stored)
         if len(blocks.shape) < 3 or blocks.shape[-1] != 16:
             message = f"`{base}_blocks` is {list(blocks.shape)}, not (..., rows, blocks, 16)"
-            raise WeightsError(Problem(message, stated.place()))
+            raise WeightsError(message, stated.place())
         *lead, rows, n_blocks, _ = blocks.shape
         shape = (*lead, 32 * n_blocks, rows)
         tensor = Quantized(

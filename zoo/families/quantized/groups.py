@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zoo.errors import Problem, WeightsError
+from zoo.errors import WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.stated import Group, Stated, beside, that_end, two_sizes
 from zoo.families.quantized.tensor import Quantized
@@ -85,5 +85,5 @@ def _group_size(stated: Stated, *keys: str) -> int | None:
         return None
     if type(size) is not int or size < 1:
         message = f"`{key}` must be the number of inputs with one scale, or -1, not {size!r}"
-        raise WeightsError(Problem(message, stated.place(key)))
+        raise WeightsError(message, stated.place(key))
     return size

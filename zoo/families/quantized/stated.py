@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.origin import stated_dtype
 from zoo.families.quantized.tensor import Quantized, read_stored
@@ -62,14 +62,14 @@ class Stated(NamedTuple):
             "then `model.save_pretrained(...)`"
         )
         message = f"the weights {how}, which is not read"
-        return WeightsError(Problem(message, self.place(), help_))
+        return WeightsError(message, self.place(), help_)
 
 
 def beside(name: str, other: str, stored: Mapping[str, Stored]) -> Stored:
     """The tensor of this name. Raises `WeightsError` if it is not there beside the other one."""
     if name not in stored:
         message = f"there is no tensor `{name}`, to which `{other}` belongs"
-        raise WeightsError(Problem(message, Place(str(stored[other].path))))
+        raise WeightsError(message, Place(str(stored[other].path)))
     return stored[name]
 
 
@@ -83,7 +83,7 @@ def two_sizes(name: str, stored: Mapping[str, Stored]) -> tuple[int, int]:
     tensor = stored[name]
     if len(tensor.shape) != 2:
         message = f"`{name}` is {list(tensor.shape)}, which is no matrix"
-        raise WeightsError(Problem(message, Place(str(tensor.path))))
+        raise WeightsError(message, Place(str(tensor.path)))
     return tensor.shape[0], tensor.shape[1]
 
 

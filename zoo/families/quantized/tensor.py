@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.packing import DTYPES, PACKING, Numbers, unpacked, words
 from zoo.weights.file import ITEM_BYTES
@@ -168,7 +168,7 @@ class _Blocks(NamedTuple):
         n_groups = shape[1] if tensor.transposed else shape[2]
         if groups is not None and not bool(((groups >= 0) & (groups < n_groups)).all()):
             message = "an input of quantized weights is of a group that has no scale"
-            raise WeightsError(Problem(message, Place(str(tensor.path))))
+            raise WeightsError(message, Place(str(tensor.path)))
         of_rows, of_columns = (groups, None) if tensor.transposed else (None, groups)
         scales = _scales(tensor.scales, read).view(shape)
         return cls(scales, zeros, tensor.block, of_rows, of_columns)
