@@ -17,7 +17,7 @@ from zoo.store.collecting import collect, restored
 from zoo.store.files import Store, damaged
 from zoo.store.first_use import forget
 from zoo.store.pulling import pull
-from zoo.store.refs import refs, remove_ref
+from zoo.store.refs import refs, remove_ref, versions
 
 NAMES = ("a.v1", "b.v1", "c.v1")
 SEEDS = st.integers(0, 2)
@@ -96,8 +96,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def remove(self, name: str) -> None:
-        for ref in list(refs(self.store, name)):
-            remove_ref(self.store, ref.name, ref.version)
+        for of, version in list(versions(self.store, name)):
+            remove_ref(self.store, of, version)
 
     @rule(name=st.sampled_from(NAMES))
     def forget(self, name: str) -> None:
