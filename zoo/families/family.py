@@ -25,7 +25,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -36,7 +36,7 @@ from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
 from zoo.families.config import Defaults
 from zoo.families.expression import fields_in, names_in, strings_in
-from zoo.json_files import read_json
+from zoo.json_files import parse_json, read_bytes
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.validating.value_errors import Format, key_problem, value_message
 from zoo.wording import did_you_mean, dotted, quoted
@@ -369,9 +369,14 @@ def read_defaults(folder: Path) -> Mapping[str, Defaults]:
             gives it.
     """
     path = folder / DEFAULTS_FILE
-    if not path.is_file():
-        return {}
-    file = read_json(path)
+    return _defaults(path, read_bytes(path)) if path.is_file() else {}
+
+
+@lru_cache(maxsize=4)
+def _defaults(path: Path, raw: bytes) -> Mapping[str, Defaults]:
+    """The defaults in the bytes of a file. They are parsed once: each import reads those of all
+    model types. Raises as `read_defaults`."""
+    file = parse_json(path, raw)
     found: dict[str, Defaults] = {}
     problems: list[Problem] = []
     for model_type, stated in file.data.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ class Families:
         return scope
 
 
-def _model_types(path: Path) -> list[str]:
+def _model_types(path: Path) -> tuple[str, ...]:
     """Return the `model_type`s that a family file lists; none if it is damaged. Raises `SpecError`
     if it cannot be read.
 
@@ -189,8 +189,14 @@ def _model_types(path: Path) -> list[str]:
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", Place(str(path))) from None
     head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)
+    return _listed(head)
+
+
+@lru_cache(maxsize=1024)
+def _listed(head: str) -> tuple[str, ...]:
+    """The `model_type`s that these lines list. Each text is parsed once, for many imports."""
     try:
         stated: Any = tomllib.loads(head).get("model_type", [])
     except tomllib.TOMLDecodeError:
-        return []
-    return [str(model_type) for model_type in stated] if isinstance(stated, list) else []
+        return ()
+    return tuple(map(str, stated)) if isinstance(stated, list) else ()
