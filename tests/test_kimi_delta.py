@@ -9,7 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.attention_cases import SMALL_DECODER, chunks_of, made, randn, rms
-from references.recurrences import check_hidden_token, check_recurrence, check_shown
+from references.recurrences import (
+    check_first_gradient,
+    check_hidden_token,
+    check_recurrence,
+    check_shown,
+)
 
 import zoo
 from zoo_components.kimi_delta import KimiDelta
@@ -111,19 +116,9 @@ def test_a_hidden_token_changes_nothing() -> None:
 
 
 def test_gradients_reach_the_first_token() -> None:
-    """Through the states of several chunks, as finite differences say."""
     module = made(described(n_heads=2))
     module.log_rate.data.fill_(-5.0)  # or else nothing is left of it
-    x = randn(1, 67, WIDTH).requires_grad_()
-    module(x)[0][0, -1, 0].backward()
-    assert x.grad is not None
-    direction = torch.zeros_like(x)
-    direction[0, 0] = randn(WIDTH, seed=5)
-    with torch.no_grad():
-        ahead, behind = (module(x + s * 1e-4 * direction)[0][0, -1, 0] for s in (1, -1))
-    expected = (ahead - behind) / 2e-4
-    assert abs(expected) > 1e-9
-    torch.testing.assert_close((x.grad * direction).sum(), expected, rtol=1e-3, atol=1e-12)
+    check_first_gradient(module, WIDTH)
 
 
 def test_what_show_says() -> None:

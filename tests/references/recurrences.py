@@ -58,3 +58,18 @@ def check_shown(small: dict[str, Any], *, own: int, state: int, products: int) -
     (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
     (mixer,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
     assert mixer["flops"] == 2 * 3 * 640 * products
+
+
+def check_first_gradient(module: nn.Module, width: int) -> None:
+    """The gradient of the first of 67 tokens of this width is what finite differences say: it goes
+    through the states of several chunks."""
+    x = randn(1, 67, width).requires_grad_()
+    module(x)[0][0, -1, 0].backward()
+    assert x.grad is not None
+    direction = torch.zeros_like(x)
+    direction[0, 0] = randn(width, seed=5)
+    with torch.no_grad():
+        ahead, behind = (module(x + s * 1e-4 * direction)[0][0, -1, 0] for s in (1, -1))
+    expected = (ahead - behind) / 2e-4
+    assert abs(expected) > 1e-9
+    torch.testing.assert_close((x.grad * direction).sum(), expected, rtol=1e-3, atol=1e-12)
