@@ -1,4 +1,5 @@
-"""Layers of different descriptions that have changed places are noticed when a model is saved."""
+"""Layers that have changed places and modules that were swapped for others are noticed when a model
+is saved, though the tensors are alike."""
 
 from __future__ import annotations
 
@@ -50,3 +51,42 @@ def test_equal_layers_may_change_places(tmp_path: Path) -> None:
     for i, layer in ((1, second), (2, first)):
         found = loaded.get_submodule(f"decoder.layers.{i}").state_dict()
         torch.testing.assert_close(found, layer, rtol=0, atol=0)
+
+
+def as_refused(model: zoo.Transformer, folder: Path) -> str:
+    with pytest.raises(zoo.WeightsError, match="the modules of m are not those") as caught:
+        zoo.save(model, folder / "refused")
+    assert not (folder / "refused").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_another_activation_is_not_saved(loaded: bool, tmp_path: Path) -> None:
+    model = zoo.build(SPEC)
+    zoo.save(model, tmp_path)
+    model = copy.deepcopy(zoo.load(tmp_path) if loaded else model)
+    ffn = model.get_submodule("decoder.layers.1.ffn")
+    before, ffn.activation = ffn.activation, nn.Tanh()
+    told = as_refused(model, tmp_path)
+    assert "`decoder.layers.1.ffn.activation` is Tanh, and was built as ReLU" in told
+    ffn.activation = before
+    zoo.save(model, tmp_path)
+
+
+def test_added_and_removed_modules_are_told(tmp_path: Path) -> None:
+    model = zoo.build({**SPEC, "position": "sinusoidal"})
+    layer = model.get_submodule("decoder.layers.2")
+    layer.self_attn.add_module("drop", nn.Dropout(0.1))
+    model.get_submodule("decoder.embed").positions = None
+    told = as_refused(model, tmp_path)
+    assert "`decoder.layers.2.self_attn.drop` is Dropout, and was built as NoneType" in told
+    assert "`decoder.embed.positions` is NoneType, and was built as SinusoidalPositions" in told
+
+
+def test_a_subclass_may_stand_for_its_base(tmp_path: Path) -> None:
+    class Watched(nn.ReLU):
+        pass
+
+    model = zoo.build(SPEC)
+    model.get_submodule("decoder.layers.0.ffn").activation = Watched()
+    zoo.save(model, tmp_path)

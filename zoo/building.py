@@ -26,7 +26,7 @@ from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import usable_dtype
-from zoo.weights.held_tensors import DESCRIPTION, differences_from_spec, owners, stored
+from zoo.weights.held_tensors import CLASSES, DESCRIPTION, differences_from_spec, owners, stored
 from zoo.wording import first_of
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     _check_described(model)
     for name, layout in spec.layout.layers().items():
         vars(model.get_submodule(name))[DESCRIPTION] = layout.component
+    vars(model)[CLASSES] = {name: type(module) for name, module in model.named_modules()}
     return model
 
 

@@ -24,6 +24,7 @@ from zoo.weights.held_tensors import (
     differences_from_spec,
     other_layers,
     stored,
+    swapped_modules,
 )
 from zoo.weights.writer import Content, destination
 from zoo.wording import first_of, quoted
@@ -151,7 +152,7 @@ def _refuse_without_floats(model: Transformer) -> None:
 
 
 def _refuse_differing(model: Transformer) -> None:
-    """Raise `WeightsError` for tensors or layers that are not those of the spec."""
+    """Raise `WeightsError` for tensors, layers or modules that are not those of the spec."""
     spec = model.spec
     if differences := differences_from_spec(model):
         shown = "\n  ".join(first_of(differences, 8))
@@ -166,6 +167,14 @@ def _refuse_differing(model: Transformer) -> None:
             "built from another description",
             help="layers that differ cannot change places; state their order in a spec, build "
             "it, and give it these weights by `load_state_dict`",
+        )
+    if swapped := swapped_modules(model):
+        shown = "\n  ".join(first_of(swapped, 8))
+        raise WeightsError(
+            f"the modules of {spec.name} are not those of its spec\n  {shown}",
+            help="what a file loads computes what the spec says: state the change there, with a "
+            "component of your own if need be, and give a model of it these weights by "
+            "`load_state_dict`",
         )
 
 

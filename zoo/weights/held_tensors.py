@@ -27,6 +27,8 @@ FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floati
 
 DESCRIPTION = "_zoo_description"
 """The attribute of a layer that holds the description from which the zoo has built it."""
+CLASSES = "_zoo_classes"
+"""The attribute of a model that holds the class of each module as the zoo has built it, by name."""
 
 
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -103,6 +105,26 @@ def other_layers(model: Transformer) -> list[str]:
         name
         for name, layout in model.spec.layout.layers().items()
         if getattr(model.get_submodule(name), DESCRIPTION, layout.component) != layout.component
+    ]
+
+
+def swapped_modules(model: Transformer) -> list[str]:
+    """Describe the modules that have taken the place of others since the model was built, were
+    added or are gone. Their tensors may be alike, as those of two activations."""
+    built: dict[str, type[nn.Module]] | None = getattr(model, CLASSES, None)
+    if built is None:
+        return []
+    nothing = type(None)
+    held = {name: type(module) for name, module in model.named_modules()}
+    pairs = [
+        (name, held.get(name, nothing), built.get(name, nothing))
+        for name in sorted(held.keys() | built.keys())
+    ]
+    # A subclass may stand for its base: torch makes some for shares and parametrizations.
+    return [
+        f"`{name}` is {now.__name__}, and was built as {then.__name__}"
+        for name, now, then in pairs
+        if not issubclass(now, then)
     ]
 
 
