@@ -411,6 +411,12 @@ def test_what_is_no_path_is_told(call: Callable[[Any], Any], expected: str, valu
     assert str(error.value).endswith(f"not {type(value).__name__}")
 
 
+@pytest.mark.parametrize("call", [zoo.load, zoo.build, zoo.read_spec])
+def test_an_empty_path_is_not_the_working_directory(call: Callable[[str], Any]) -> None:
+    with pytest.raises(zoo.ZooError, match=r"path.*, not ''"):
+        call("")
+
+
 @pytest.mark.parametrize("value", ["", "a\0b", "folder/a\0b.safetensors"])
 def test_what_is_no_path_to_write_to(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -228,17 +228,19 @@ def placed(error: ZooError, place: Place | None) -> ZooError:
 
 def checked_path(value: object, expected: str) -> Path:
     """Return an argument of a public function as a path. Raises `TypeError` that says what is
-    `expected`."""
+    `expected`, and `ZooError` if it is empty, which would be the working directory."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{expected}, not {type(value).__name__}")
+    if value == "":
+        raise ZooError(f"{expected}, not ''")
     return Path(value)
 
 
 def checked_output(value: object, expected: str) -> Path:
-    """Return a path to write to. Raises as `checked_path`, and `ZooError` if it is empty, which
-    would be the working directory, holds a NUL, which no path does, or begins with a `~`."""
+    """Return a path to write to. Raises as `checked_path`, and `ZooError` if it holds a NUL, which
+    no path does, or begins with a `~`."""
     path = checked_path(value, expected)
-    if value == "" or "\0" in str(path):
+    if "\0" in str(path):
         raise ZooError(f"{expected}, not {value!r:.80}")
     if home := not_expanded(path):
         raise ZooError(home)
