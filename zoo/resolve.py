@@ -291,10 +291,8 @@ class _Resolver:
                     continue
                 message = f"`{key}` must be a name or a table with a `kind`"
                 hint = self.allowed(slot)
-                if isinstance(entry, Table):  # values for each layer, as the value for one
-                    self.usage.use_all(entry)
-                else:
-                    self.usage.use(entry)
+                self.usage.use_all(entry)
+                if isinstance(entry, Leaf):  # and not values for each layer, as the value for one
                     message += f", not {described(entry.value)}"
                     if scope.layer is not None and isinstance(entry.value, list | tuple):
                         hint = FOR_EACH_LAYER
