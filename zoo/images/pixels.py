@@ -139,11 +139,8 @@ def _cropped(values: np.ndarray, settings: ImageSettings) -> np.ndarray:
         for size, wanted in zip(values.shape, settings.output_size, strict=False)
     ]
     values = np.pad(values, (*pads, (0, 0)))
-    tops = [
-        max(0, (size - wanted) // 2)
-        for size, wanted in zip(values.shape, settings.output_size, strict=False)
-    ]
     rows, columns = (
-        slice(top, top + wanted) for top, wanted in zip(tops, settings.output_size, strict=True)
+        slice(top := (size - wanted) // 2, top + wanted)
+        for size, wanted in zip(values.shape, settings.output_size, strict=False)
     )
     return values[rows, columns]
