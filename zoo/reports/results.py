@@ -78,10 +78,11 @@ class TrainingRun:
             SpecError: its recipe is wrong.
         """
         path = Path(folder)
-        if not (path / RECIPE).is_file():
+        # `Path.is_file` raises for a name too long, and for a folder that may not be searched.
+        if not os.path.isfile(path / RECIPE):
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
             hint = "`zoo train` makes one"
-            if any(path.glob(f"*/{RECIPE}")):
+            if os.path.isdir(path) and any(path.glob(f"*/{RECIPE}")):
                 hint = f"name the runs in it: {typed(path)}/*"
             raise TrainingError(message, help=hint)
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
