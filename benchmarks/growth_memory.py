@@ -6,13 +6,12 @@ Linux only: the kernel records the peak of a process, and can reset it."""
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 
 import torch
 
 from benchmarks.growth import Size, model, tokens
+from zoo.benching.memory import OfProcess
 
 
 def megabytes(size: Size) -> float:
@@ -20,17 +19,10 @@ def megabytes(size: Size) -> float:
     network, ids = model(size.layers), tokens(size)
     with torch.inference_mode():
         network(ids)  # libraries allocate memory that they keep
-        Path("/proc/self/clear_refs").write_text("5")
-        before = kilobytes("VmRSS")
+        meter = OfProcess()
+        before = meter.start()
         network(ids)
-        return (kilobytes("VmHWM") - before) / 1e3
-
-
-def kilobytes(key: str) -> int:
-    """Return memory of this process, from a line of its status."""
-    found = re.search(rf"{key}:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
+        return (meter.peak() - before) / 1e6
 
 
 if __name__ == "__main__":

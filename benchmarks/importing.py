@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import Ratio, in_turn, printed
+from benchmarks.measure import Ratio, in_turn, of_code, printed
 
 BAR = 1.5
 GPT2_SMALL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
@@ -68,14 +68,10 @@ def measure(rounds: int = 5) -> list[Ratio]:
         (source / "config.json").write_text(json.dumps(GPT2_SMALL))
         weights = str(source / "model.safetensors")
         printed(MAKE.format(path=weights) + "\nprint(0)")
-
-        def timed(code: str, source: str) -> float:
-            (seconds,) = printed(code.format(source=source, target=target))
-            return seconds
-
-        times = in_turn(
-            {"copy": lambda: timed(COPY, weights), "import": lambda: timed(IMPORT, str(source))},
-            rounds,
-        )
+        cases = {
+            "copy": of_code(COPY.format(source=weights, target=target)),
+            "import": of_code(IMPORT.format(source=str(source), target=target)),
+        }
+        times = in_turn(cases, rounds)
     against = "reading, hashing and writing its bytes"
     return [Ratio("import_folder of GPT-2 small", against, times["import"], times["copy"], BAR)]

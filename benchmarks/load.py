@@ -10,11 +10,10 @@ hashed faster; the bars are those of the suite `store`, here for whole processes
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import zoo
-from benchmarks.measure import Ratio, in_turn, printed, process, python
+from benchmarks.measure import Ratio, in_turn, of_code, printed, process, python
 
 MODEL = "gpt2"
 BARS = {"zoo.load": 1.1, "zoo.load, verify=False": 0.4}
@@ -65,7 +64,10 @@ def measure(rounds: int = 5) -> list[Ratio]:
                 f'zoo.load({own!r}, read="bytes", verify=False)',
             ),
         }
-        calls = {name: _timed(*case) for name, case in cases.items()}
+        calls = {
+            name: of_code(TIMED.format(imports=first, what=what))
+            for name, (first, what) in cases.items()
+        }
         times = in_turn(calls, rounds)
         whole = {
             name: process(python(WHOLE.format(imports=first, what=what)))
@@ -74,10 +76,6 @@ def measure(rounds: int = 5) -> list[Ratio]:
         }
         whole_times = in_turn(whole, rounds)
     return [*_ratios("the process", whole_times, BARS), *_ratios("the call", times, {})]
-
-
-def _timed(imports: str, what: str) -> Callable[[], float]:
-    return lambda: printed(TIMED.format(imports=imports, what=what))[0]
 
 
 def _ratios(part: str, times: dict[str, float], bars: dict[str, float]) -> list[Ratio]:

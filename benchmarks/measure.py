@@ -191,6 +191,11 @@ def printed(code: str) -> list[float]:
     return [float(number) for number in done.stdout.splitlines()[-1].split()]
 
 
+def of_code(code: str) -> Callable[[], float]:
+    """Return a function that runs Python code, and returns the seconds that it prints."""
+    return lambda: printed(code)[0]
+
+
 def _environment() -> dict[str, str]:
     """Return the environment variables as users have them: bytecode is cached, streams are
     buffered."""

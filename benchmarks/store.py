@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zoo
-from benchmarks.measure import Ratio, in_turn, printed, process
+from benchmarks.measure import Ratio, in_turn, of_code, process
 from zoo.source import Source
 from zoo.store.files import Store, digests
 from zoo.store.manifest_text import manifest_text
@@ -119,13 +119,10 @@ def _cases(weights: Path) -> dict[str, Callable[[], float]]:
     for peer in (AUTO, GPT2):
         calls[peer] = f"from transformers import {peer}", f"{peer}.from_pretrained('published')"
 
-    def timed(code: str) -> Callable[[], float]:
-        return lambda: printed(code)[0]
-
-    cases = {"hashing": timed(HASHING.format(path=str(weights)))}
+    cases = {"hashing": of_code(HASHING.format(path=str(weights)))}
     for name, (before, what) in calls.items():
-        cases[name] = timed(LOAD.format(before=before, what=what, then=""))
-        cases[f"{name}{LOGITS}"] = timed(LOAD.format(before=before, what=what, then=FORWARD))
+        cases[name] = of_code(LOAD.format(before=before, what=what, then=""))
+        cases[f"{name}{LOGITS}"] = of_code(LOAD.format(before=before, what=what, then=FORWARD))
     return cases
 
 

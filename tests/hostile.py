@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.provenance.lock import FileRecord, Lock, read_lock
-from zoo.showing.full_form import data_to_toml
+from zoo.showing.full_form import to_toml
 
 SPEC = {
     "format": 1,
@@ -175,7 +175,7 @@ class Bundles:
             change(data)
             path.write_bytes(joined(data, entries, content))
             with contextlib.suppress(RecursionError):
-                (folder / "spec.toml").write_text(data_to_toml(data["spec"]))
+                (folder / "spec.toml").write_text(to_toml(data["spec"]))
             relock(folder)
 
         return make

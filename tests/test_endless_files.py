@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from zoo.cli import run
-from zoo.showing.full_form import data_to_toml
+from zoo.showing.full_form import to_toml
 
 PIPE = "it is a named pipe, not a regular file"
 DECODER = {
@@ -65,7 +65,7 @@ def test_a_named_pipe_in_the_folder_of_a_model(
 
 @pytest.mark.parametrize("way", ["cat {0} | {1} show /dev/stdin", "{1} show <(sleep 0.2; cat {0})"])
 def test_what_the_shell_passes_is_read(way: str, tmp_path: Path) -> None:
-    (tmp_path / "tiny.toml").write_text(data_to_toml(DECODER))
+    (tmp_path / "tiny.toml").write_text(to_toml(DECODER))
     command = way.format(tmp_path / "tiny.toml", f"{sys.executable} -m zoo")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ def with_values(n_layers: int) -> str:
         lambda spec: zoo.read_spec(spec.to_dict(), registry=REGISTRY),
         summary_data,
         backends_data,
-        lambda spec: to_toml(spec, origins=True),
+        lambda spec: to_toml(spec.to_dict(), spec.origin),
         to_svg,
         lambda spec: diff_data(Side("a", spec), Side("b", spec)),
     ],

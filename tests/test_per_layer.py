@@ -174,7 +174,7 @@ def test_the_full_form_names_the_line_of_each_value(tmp_path: Path) -> None:
     head = 'format = 1\nname = "m"\nbuilder = "encoder"\nvocab = 9\nn_layers = 3\nd_model = 8\n'
     path.write_text(head + "n_heads = 2\nd_ff = { per_layer = [\n    3,\n    4,\n    4,\n] }\n")
     found = zoo.read_spec(path)
-    lines = to_toml(found, origins=True).splitlines()
+    lines = to_toml(found.to_dict(), found.origin).splitlines()
     told = [line for line in lines if line.startswith("d_ff = ")]
     assert [line.split("#")[0].strip() for line in told] == ["d_ff = 3", "d_ff = 4"]
     assert [line.rstrip().split("m.toml:")[1] for line in told] == ["9", "10"]

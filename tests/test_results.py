@@ -266,6 +266,8 @@ def test_what_is_no_run(runs: list[Path]) -> None:
     Path("stray").mkdir()
     with pytest.raises(TrainingError, match=r"`stray` is no folder of a run: it has no recipe"):
         zoo.results([runs[0], "stray"])
+    with pytest.raises(TrainingError, match="is no folder of a run"):
+        zoo.results(["x" * 300])  # a name that no file system has
     with pytest.raises(TrainingError, match=rf"name the runs in it: {runs[0].parent}/\*"):
         zoo.results([runs[0].parent])
     for damaged in ("{", "[" * 99999):

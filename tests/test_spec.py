@@ -469,7 +469,7 @@ def test_show_resolved_tells_where_each_value_came_from(
 def test_no_name_of_a_file_adds_to_the_full_form(write: Write) -> None:
     path = write("base").rename("a\nseed = 1\n#.toml")
     found = zoo.read_spec(path)
-    assert zoo.read_spec(to_toml(found, origins=True)) == found
+    assert zoo.read_spec(to_toml(found.to_dict(), found.origin)) == found
 
 
 # --- ties ---------------------------------------------------------------------------------------

@@ -132,16 +132,13 @@ def fields(model_type: str) -> dict[str, Any]:
     for name, stored in cls.attribute_map.items():
         if found.get(name) is not None:
             found.setdefault(stored, found[name])
-    nullable = {
-        field.name
+    types = {
+        field.name: field.type
         for field in dataclasses.fields(cls)
-        if found.get(field.name) is not None and takes_none(field.type)
+        if found.get(field.name) is not None
     }
-    mixed = {
-        field.name
-        for field in dataclasses.fields(cls)
-        if found.get(field.name) is not None and takes_others(field.type, type(found[field.name]))
-    }
+    mixed = (name for name, type_ in types.items() if takes_others(type_, type(found[name])))
+    nullable = (name for name, type_ in types.items() if takes_none(type_))
     return {
         "attribute_map": sorted_by_key(cls.attribute_map),
         "defaults": sorted_by_key(found),

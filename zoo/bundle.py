@@ -234,7 +234,7 @@ def write_bundle(
         SpecError, PluginError: their spec cannot be built with the registered plugins.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
-    from zoo.showing.full_form import data_to_toml
+    from zoo.showing.full_form import to_toml
 
     check_output_name(folder, folder=True)
     with new_folder(folder) as new, open_weights(saved) as weights:
@@ -242,7 +242,7 @@ def write_bundle(
         spec = spec_of_weights(header, f"{saved} (its spec)", registry)
         with destination(new, max_shard_bytes=max_shard_bytes) as write:
             write(header, lambda name: _checked(weights, name))
-        write_text(new / SPEC_NAME, data_to_toml(header.spec))
+        write_text(new / SPEC_NAME, to_toml(header.spec))
         copied = _copy_files(weights.path.parent if companions is None else companions, new)
         if companions is not None and not copied:
             raise WeightsError(f"nothing in {quoted(companions)} belongs to a model")

@@ -206,13 +206,12 @@ class _Resolver:
             if found is not None:
                 self.usage.cover(found, nearer)
             found = nearer
-        found = self.values.of_layer(scope.layer, name, found) if found is not None else None
-        if isinstance(found, Table):  # validation will say that no table belongs here
-            self.usage.use_all(found)
-            return Leaf({}, found.document, found.path)
-        if found is not None:
-            self.usage.use(found)
-        return found
+        if found is None:
+            return None
+        found = self.values.of_layer(scope.layer, name, found)
+        self.usage.use_all(found)
+        # Validation will say that no table belongs here.
+        return found if isinstance(found, Leaf) else Leaf({}, found.document, found.path)
 
     def slot(self, name: str, slot: Slot, scope: _Scope) -> Node | None:
         """Return the component of a slot; None, with a problem, if its plugin is unknown."""
@@ -291,10 +290,8 @@ class _Resolver:
                     continue
                 message = f"`{key}` must be a name or a table with a `kind`"
                 hint = self.allowed(slot)
-                if isinstance(entry, Table):  # values for each layer, as the value for one
-                    self.usage.use_all(entry)
-                else:
-                    self.usage.use(entry)
+                self.usage.use_all(entry)
+                if isinstance(entry, Leaf):  # and not values for each layer, as the value for one
                     message += f", not {described(entry.value)}"
                     if scope.layer is not None and isinstance(entry.value, list | tuple):
                         hint = FOR_EACH_LAYER

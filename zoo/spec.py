@@ -56,7 +56,7 @@ class ModelSpec:
         """The full form as TOML text, which reads back as an equal spec."""
         from zoo.showing.full_form import to_toml
 
-        return to_toml(self)
+        return to_toml(self.to_dict())
 
     def __repr__(self) -> str:
         """One line: all values of GPT-2 would be some 5,000 characters."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 
@@ -50,40 +50,33 @@ class Bar:
 
 
 @contextmanager
-def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
-    """A bar that counts bytes and shows their rate. The total may be set later."""
-    if not sys.stderr.isatty():
-        yield Bar()
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),  # a path may have brackets
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield Bar(shown, description, total)
-
-
-@contextmanager
-def count_bar(description: str, total: int | None = None) -> Generator[Bar]:
-    """A bar that counts items. The total may be set later."""
+def count_bar(
+    description: str, total: int | None = None, columns: Callable[[], Iterable[Any]] = tuple
+) -> Generator[Bar]:
+    """A bar that counts items. The total may be set later. `columns` makes rich's columns, if not
+    its usual ones."""
     if not sys.stderr.isatty():
         yield Bar()
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns(), console=Console(stderr=True), transient=True) as shown:
         yield Bar(shown, description, total)
+
+
+def bytes_bar(description: str, total: int | None = None) -> AbstractContextManager[Bar]:
+    """A bar that counts bytes and shows their rate. The total may be set later."""
+    return count_bar(description, total, _of_bytes)
+
+
+def _of_bytes() -> Iterable[Any]:
+    from rich import progress
+
+    return (
+        progress.TextColumn("{task.description}", markup=False),  # a path may have brackets
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )

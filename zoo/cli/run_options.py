@@ -80,10 +80,9 @@ class RunOptions(NamedTuple):
         for one, other, told in _EXCLUSIVE:
             if getattr(self, one) and getattr(self, other):
                 raise click.UsageError(told)
-        if self.system is not None and not self.chat:
-            raise click.UsageError("--system goes with --chat")
-        if self.tools is not None and not self.chat:
-            raise click.UsageError("--tools goes with --chat")
+        for name in ("system", "tools"):
+            if getattr(self, name) is not None and not self.chat:
+                raise click.UsageError(f"--{name} goes with --chat")
         if self.line_buffered and self.inputs:
             raise click.UsageError("--line-buffered goes with lines of the standard input")
         n_texts = len(self.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -331,13 +331,12 @@ def _answer(
 def _answer_each(
     model: Runner,
     asked: Asked,
-    prompts: Iterable[Any],
+    prompts: Sequence[Any],
     *,
     as_json: bool,
     places: Sequence[Place] | None = None,
 ) -> None:
     """Print the result for each of several texts, images or sounds."""
-    prompts = list(prompts)
     asked = replace(asked, images=[*asked.images] * len(prompts))
     for report in model.answers(prompts, asked, places):
         print_report(as_json, report, _as_shown, one_of_several=True)

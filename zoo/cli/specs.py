@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from zoo.registry import Registry
     from zoo.spec import ModelSpec
 
-spec_argument = click.argument("spec", type=model_type)
-
 
 @click.command()
-@spec_argument
+@click.argument("spec", type=model_type)
 @click.option(
     "-o",
     "--output",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from zoo.component import LayerRules
 from zoo.drawing.components import Keys, box_of, kind_of, layout_names, varied
-from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
+from zoo.drawing.figure import Branch, Cycle, Layer, Run
 from zoo.drawing.folding import alike, fold
 from zoo.layout import LayerList, Layout
 from zoo.showing.children import Child, children, is_absent
@@ -151,7 +151,9 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
 def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Keys) -> Branch:
     inside = children(sublayer, child.path)
     norm = next((c for c in inside if c.component is sublayer.norm), None)
-    box = _norm_box(norm, keys) if norm and not is_absent(norm.component) else None
+    box = None
+    if norm and not is_absent(norm.component):
+        box = replace(box_of(norm, keys=keys), name="")  # it stands between other boxes
     sites = sublayer.norms if box else ()
     attention = isinstance(sublayer, Attention)
     memory = isinstance(sublayer, Attention) and sublayer.key_width is not None
@@ -163,9 +165,3 @@ def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Ke
         positions=tuple(box_of(c, keys=keys) for c in schemes if attention and not memory),
         reads_memory=memory,
     )
-
-
-def _norm_box(norm: Child, keys: Keys) -> Box:
-    """Return the box of a norm between other boxes, without its name."""
-    box = box_of(norm, keys=keys)
-    return replace(box, name="")

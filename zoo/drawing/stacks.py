@@ -66,8 +66,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
     layout = stack.component.layout()
     names = layout_names(inside, layout)
     embedding = next((c for c in inside if isinstance(c.component, Embedding)), None)
-    before = _norms_inside(embedding) if embedding else ()
-    norms = tuple(name for name, _ in before)
+    before = _norms_inside(embedding) if embedding else {}
     layers, notes = layers_of(stack, inside, layout)
     drawn = (Embedding, Position, Block, Init)
     after = [
@@ -81,9 +80,9 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         path=stack.path,
         name=stack.name,
         entry=_entry(embedding),
-        embedding=box_of(embedding, without=norms) if embedding else None,
+        embedding=box_of(embedding, without=tuple(before)) if embedding else None,
         added=tuple(box_of(c) for c in inside if is_embedded(c)),
-        before=tuple(box for _, box in before),
+        before=tuple(before.values()),
         layers=layers,
         note=", ".join(filter(None, [layout.label, *notes])),
         after=(*after, *_unnamed(stack, layout, names)),
@@ -104,12 +103,12 @@ def _entry(embedding: Child | None) -> str:
     return "ids" if any(tensor.role == "embedding" for _, tensor in tensors) else "vectors"
 
 
-def _norms_inside(embedding: Child) -> tuple[tuple[str, Box], ...]:
-    return tuple(
-        (c.name, box_of(c))
+def _norms_inside(embedding: Child) -> dict[str, Box]:
+    return {
+        c.name: box_of(c)
         for c in children(embedding.component, embedding.path)
         if isinstance(c.component, Norm) and not is_absent(c.component)
-    )
+    }
 
 
 def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:

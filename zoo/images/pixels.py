@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from zoo.errors import InputError
 from zoo.images.files import MAX_PIXELS
-from zoo.images.settings import ImageSettings
+from zoo.images.settings import TOO_LONG, ImageSettings
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -84,7 +84,7 @@ def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
             raise InputError(
                 f"{image.width:,} x {image.height:,} pixels would become {width:,} x "
                 f"{height:,}, more than {MAX_PIXELS:,} pixels",
-                help="the image is too long for its width: cut it first",
+                help=TOO_LONG,
             )
     if settings.order == "scale_first":
         values = _scaled(np.array(image), settings)
@@ -139,11 +139,8 @@ def _cropped(values: np.ndarray, settings: ImageSettings) -> np.ndarray:
         for size, wanted in zip(values.shape, settings.output_size, strict=False)
     ]
     values = np.pad(values, (*pads, (0, 0)))
-    tops = [
-        max(0, (size - wanted) // 2)
-        for size, wanted in zip(values.shape, settings.output_size, strict=False)
-    ]
     rows, columns = (
-        slice(top, top + wanted) for top, wanted in zip(tops, settings.output_size, strict=True)
+        slice(top := (size - wanted) // 2, top + wanted)
+        for size, wanted in zip(values.shape, settings.output_size, strict=False)
     )
     return values[rows, columns]

@@ -25,6 +25,7 @@ LONGEST = 4096
 """The longest side of an image that is to become squares, as in `transformers`."""
 LONGEST_RATIO = 200
 """The longest side of an image of any size over the shorter one, as in `transformers`."""
+TOO_LONG = "the image is too long for its width: cut it first"
 _NUMBERS_OF_PIXELS = {
     "shortest_edge": "min_pixels",
     "longest_edge": "max_pixels",
@@ -237,10 +238,7 @@ class ImageSettings(BaseModel):
         if ratio > 1:
             height, width = math.floor(height / ratio), math.floor(width / ratio)
         if not height * width:
-            raise InputError(
-                f"the image would become {width:,} x {height:,} pixels",
-                help="the image is too long for its width: cut it first",
-            )
+            raise InputError(f"the image would become {width:,} x {height:,} pixels", help=TOO_LONG)
         return math.ceil(height / unit) * unit, math.ceil(width / unit) * unit
 
     def _resized_freely(self, height: int, width: int) -> tuple[int, int]:
@@ -250,7 +248,7 @@ class ImageSettings(BaseModel):
             raise InputError(
                 f"one side of {width:,} x {height:,} pixels is more than {LONGEST_RATIO} times "
                 "the other",
-                help="the image is too long for its width: cut it first",
+                help=TOO_LONG,
             )
         unit, least, most = self.unit, self.min_pixels, self.max_pixels
         assert unit is not None  # `_check_any_size`

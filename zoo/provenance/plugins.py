@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import zoo
-from zoo.component import Component, fields_of
+from zoo.component import Component
 from zoo.document import read_document
 from zoo.registry import Registry, shipped_registry
+from zoo.showing.children import children
 from zoo.slots import SLOTS, Plugin, slot_of
 from zoo.spec import ModelSpec
 
@@ -81,14 +82,9 @@ def changed_plugins(registry: Registry, made_with: Mapping[str, str]) -> list[st
 
 def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
     if isinstance(component, Plugin):
-        slot = slot_of(component)
-        yield f"{slot}.{component.kind}", type(component)
-    for name in fields_of(type(component)):
-        value = getattr(component, name)
-        parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            if isinstance(part, Component):
-                yield from _plugins(part)
+        yield f"{slot_of(component)}.{component.kind}", type(component)
+    for child in children(component):
+        yield from _plugins(child.component)
 
 
 @cache

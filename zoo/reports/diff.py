@@ -78,11 +78,7 @@ def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> D
 
 
 def diff_data(a: Side, b: Side) -> Diff:
-    """Return the differences as data.
-
-    `spec` lists the differing values by path. `tensors` lists those added in `b`, removed from `a`
-    and changed, and the number of equal ones. `equal` is true if nothing differs.
-    """
+    """Return the differences of two sides, as `diff`."""
     values = value_changes(a, b)
     tensors = _tensor_differences(a, b)
     changes = [*values, *tensors["added"], *tensors["removed"], *tensors["changed"]]

@@ -78,10 +78,11 @@ class TrainingRun:
             SpecError: its recipe is wrong.
         """
         path = Path(folder)
-        if not (path / RECIPE).is_file():
+        # `Path.is_file` raises for a name too long, and for a folder that may not be searched.
+        if not os.path.isfile(path / RECIPE):
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
             hint = "`zoo train` makes one"
-            if any(path.glob(f"*/{RECIPE}")):
+            if os.path.isdir(path) and any(path.glob(f"*/{RECIPE}")):
                 hint = f"name the runs in it: {typed(path)}/*"
             raise TrainingError(message, help=hint)
         recipe, saved = read_recipe(path / RECIPE), checkpoints(path / CHECKPOINTS)
@@ -116,9 +117,9 @@ class TrainingRun:
     @property
     def values(self) -> dict[str, Value]:
         """The values of the recipe, by their key paths."""
-        stated = {".".join(path) for path in _paths(self.recipe.document.data)}
+        holds = self.recipe.document.holds
         return {
-            path: Value(value, path in stated)
+            path: Value(value, holds(tuple(path.split("."))))
             for path, value in self.recipe.values().items()
             if path not in _NOT_COMPARED
         }
@@ -281,11 +282,3 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not {"steps", "loss", "history"} <= found.keys():
         raise TrainingError("these are no measurements of a run", Place(str(path)))
     return found
-
-
-def _paths(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from ((key, *inner) for inner in _paths(value))
-        else:
-            yield (key,)

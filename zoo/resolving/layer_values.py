@@ -58,9 +58,7 @@ class LayerValues:
         stated = entry.entries[PER_LAYER]
         self.usage.remember(entry, PER_LAYER)
         self.usage.use(entry)
-        if isinstance(stated, Table):
-            self.usage.use_all(stated)
-        self.usage.use(stated)
+        self.usage.use_all(stated)
         values = stated.value if isinstance(stated, Leaf) else {}
         where = stated.document, stated.path
         hint = None

@@ -13,12 +13,8 @@ from zoo.errors import Findings, Place, Problem
 from zoo.toml.limits import INTEGER_MESSAGE, MAX_INTEGER
 from zoo.wording import quoted
 
-
-class _Refused:
-    """The type of the placeholder for a value that is invalid in any spec; no field accepts it."""
-
-
-REFUSED = _Refused()
+REFUSED = object()
+"""Stands for a value that is invalid in any spec; no field accepts it."""
 
 PER_LAYER = "per_layer"
 """`{ per_layer = [...] }` states a value for each layer of a stack."""

@@ -62,14 +62,12 @@ class Usage:
                 for inside in entry.entries.values():
                     self.cover(inside, inner)
 
-    def use_all(self, table: Table) -> None:
-        """Record a table and everything in it as used, where its keys cannot be checked."""
-        self.use(table)
-        for entry in table.entries.values():
-            if isinstance(entry, Table):
-                self.use_all(entry)
-            else:
-                self.use(entry)
+    def use_all(self, entry: Leaf | Table) -> None:
+        """Record a value, or a table with everything in it, as used, where it cannot be checked."""
+        self.use(entry)
+        if isinstance(entry, Table):
+            for inside in entry.entries.values():
+                self.use_all(inside)
 
     def places(self) -> set[tuple[Document, KeyPath]]:
         """Return the positions of everything that is used."""

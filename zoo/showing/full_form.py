@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomlkit
 
@@ -11,17 +11,10 @@ from zoo.resolving.node import Node
 from zoo.resolving.tables import Leaf
 from zoo.wording import printable
 
-if TYPE_CHECKING:
-    from zoo.spec import ModelSpec
 
-
-def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
-    """Format a resolved spec as TOML; with `origins`, comments say where each value was written."""
-    return data_to_toml(spec.to_dict(), spec.origin if origins else None)
-
-
-def data_to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
-    """Format a resolved spec, given as plain data, as TOML, with the origins of values if given."""
+def to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
+    """Format the data of a resolved spec as TOML; with its `origin`, comments say where each value
+    was written."""
     return "".join(f"{line}\n" for line in _lines(data, origin, ""))
 
 

@@ -252,7 +252,7 @@ def resolved_text(spec: ModelSpec) -> str:
     """Format the full form as TOML, each value with the file and line that it comes from."""
     from zoo.showing.full_form import to_toml
 
-    return to_toml(spec, origins=True).rstrip("\n")
+    return to_toml(spec.to_dict(), spec.origin).rstrip("\n")
 
 
 def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
