@@ -94,19 +94,16 @@ class Streamed(Residual):
 
     def layout(self) -> Layout:
         whole = super().layout()
-        parts = dict(whole.parts)
-        for name in self.sublayers():
-            branch = parts[name]
-            assert isinstance(branch, Layout)
-            parts[name] = replace(branch, parts={**branch.parts, "streams": self._connection()})
-        return replace(whole, parts=parts)
+        streams = Layout({name: self._connection() for name in self.sublayers()})
+        return (
+            whole if streams.is_empty else replace(whole, parts={**whole.parts, "streams": streams})
+        )
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.streams import StreamedBlock
 
         block = self._module(StreamedBlock)
-        for name in self.sublayers():
-            block.get_submodule(name).add_module("streams", self._build_connection())
+        block.add_streams({name: self._build_connection() for name in self.sublayers()})
         return block
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -18,15 +18,14 @@ Connected = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 n_streams, d_model), and the weight of the output in each, (..., n_streams)."""
 
 
-class StreamedBranch(Branch):
-    """A branch with what stands between it and the streams."""
-
-    streams: Callable[[torch.Tensor], Connected]
-
-
 class StreamedBlock(ResidualBlock):
     """A `ResidualBlock` of several streams: streams = out_norm(kept + write * dropout(post_norm(
     f(pre_norm(read))))) for each sublayer f."""
+
+    def add_streams(self, connections: Mapping[str, nn.Module]) -> None:
+        """Give the layer what stands between the streams and each sublayer: a module that maps the
+        streams (..., n_streams, d_model) to what is `Connected`."""
+        self.streams = nn.ModuleDict(connections)
 
     def forward(
         self, x: torch.Tensor, context: LayerContext
@@ -34,20 +33,32 @@ class StreamedBlock(ResidualBlock):
         """(..., length, n_streams, d_model) to the same, and the attention weights by sublayer if
         asked."""
         maps: dict[str, torch.Tensor] = {}
-        for name in self.names:
-            f: StreamedBranch = getattr(self, name)
-            read, kept, write = f.streams(x)
+        for name, connection in self.streams.items():
+            f: Branch = getattr(self, name)
+            read, kept, write = connection(x)
             added = self._branch(name, f, f.pre_norm(read), context, maps)
             spread = write.unsqueeze(-1) * added.unsqueeze(-2)
             x = f.out_norm(self._skipped(name, kept) + spread)
         return (x if self.scalar is None else x * self.scalar), maps
 
 
+def weighted_sum(weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The sum over streams x (..., n_streams, d_model) with weights (..., n_streams)."""
+    return (weights.unsqueeze(-1) * x).sum(-2).to(x.dtype)
+
+
+def mixed_by(mix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Sums of the streams x (..., n_streams, d_model), of which a row of `mix` (..., n_streams,
+    n_streams) has the weights of one stream. Autocast would round all streams in each branch."""
+    with without_autocast(x):
+        return mix.to(x.dtype).mT @ x
+
+
 class HyperConnection(nn.Module):
     """Weights of the streams, learned for all tokens and, with a norm, for each (Zhu et al. 2024,
-    arXiv:2409.19606). Those that a new model has besides are added: each branch
-    reads the first stream, and the streams move up by one. The paper lets the k-th branch read the
-    stream k mod n instead, and leaves them in place."""
+    arXiv:2409.19606). What is learned is added to what a new model does: a branch reads the first
+    stream, and the streams move up by one. In the paper, the k-th branch reads the stream k mod n
+    instead, and the streams stay in place."""
 
     norm: Norm
 
@@ -66,19 +77,17 @@ class HyperConnection(nn.Module):
             self.depth_scale = nn.Parameter(torch.empty(1))
 
     def forward(self, x: torch.Tensor) -> Connected:
-        """(..., n_streams, d_model) to `Connected`. A row of `mix` has the weights of one stream in
-        all of them."""
+        """(..., n_streams, d_model) to `Connected`."""
         read, mix, write = local(self.read), local(self.mix), local(self.write)
         if self.dynamic:
-            normed = self.norm(x)
+            h = self.norm(x)
             width, depth = local(self.width_scale), local(self.depth_scale)
-            read = read + width * torch.tanh(normed @ local(self.read_map))
-            mix = mix + width * torch.tanh(normed @ local(self.mix_map).T)
+            read = read + width * torch.tanh(h @ local(self.read_map))
+            mix = mix + width * torch.tanh(h @ local(self.mix_map).T)
             # The weight in a stream is by the stream itself, where it was before it moves up.
-            own = torch.tanh(normed @ local(self.write_map)).roll(-1, -1)
+            own = torch.tanh(h @ local(self.write_map)).roll(-1, -1)
             write = write + depth * own
-        mixed = x[..., 0, :] + (read.unsqueeze(-1) * x).sum(-2)
-        return mixed, x.roll(-1, -2) + mix.mT @ x, write
+        return x[..., 0, :] + weighted_sum(read, x), x.roll(-1, -2) + mixed_by(mix, x), write
 
 
 class Gate(nn.Module):
@@ -103,15 +112,10 @@ def normed(x: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(flat, flat.shape[-1:], None, eps)
 
 
-def weighted_sum(weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The sum over streams x (..., n_streams, d_model) with weights (..., n_streams)."""
-    return (weights.unsqueeze(-1) * x).sum(-2).to(x.dtype)
-
-
 class ManifoldHyperConnection(nn.Module):
     """Weights of the streams that gates make for each token (Xie et al. 2025, arXiv:2512.24880).
-    In float32 or wider, under autocast too: many roundings follow each other
-    where a matrix is made doubly stochastic."""
+    They are computed in float32 or wider, under autocast too: many roundings would follow each
+    other where a matrix is made doubly stochastic."""
 
     def __init__(
         self, d_model: int, n_streams: int, *, steps: int, norm_eps: float, gate_eps: float
@@ -130,7 +134,7 @@ class ManifoldHyperConnection(nn.Module):
             read = torch.sigmoid(self.read(flat)) + self.gate_eps
             mix = self.doubly_stochastic(self.mix(flat).unflatten(-1, (-1, x.shape[-2])))
             write = 2 * torch.sigmoid(self.write(flat))
-        return weighted_sum(read, x), mix.to(x.dtype).mT @ x, write.to(x.dtype)
+        return weighted_sum(read, x), mixed_by(mix, x), write.to(x.dtype)
 
     def doubly_stochastic(self, x: torch.Tensor) -> torch.Tensor:
         """(..., n, n) to matrices of positive numbers whose rows and columns sum to 1, almost."""
