@@ -259,6 +259,7 @@ FIELDS: Mapping[str, Case] = {
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
     "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),

@@ -193,6 +193,10 @@ CUT: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "layered_tokens", "d_layer_input": 6},
         "block": "layer_input",
     },
+    "residual streams": {"block": {"kind": "hyper_connected", "n_streams": 2}},
+    "residual streams with gates": {
+        "block": {"kind": "manifold_hyper_connected", "merge": "weighted"}
+    },
 }
 
 

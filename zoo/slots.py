@@ -460,9 +460,19 @@ class Head(Plugin):
         return {}
 
 
+class Merging(Component):
+    """Makes one state of the residual streams of a token. Module: `forward(x)`, (..., n_streams,
+    d_model) to (..., d_model)."""
+
+    d_model: Given[int]
+    n_streams: Given[int]
+
+
 class Block(Plugin):
     """One layer of a stack. Module: `forward(x, context)` returns the new states (..., length,
-    d_model) and the attention weights as a mapping of kind to tensor, empty unless asked for."""
+    d_model) and the attention weights as a mapping of kind to tensor, empty unless asked for. With
+    a `merging`, the states are (..., length, n_streams, d_model): the embedded ones, in each of so
+    many residual streams, and after the last layer the stack merges them."""
 
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
@@ -502,6 +512,12 @@ class Block(Plugin):
         """Whether the layer reads `LayerContext.layer_input`, which is there if there is a
         `layer_input_width`."""
         return False
+
+    @property
+    def merging(self) -> Merging | None:
+        """What merges the residual streams after the last layer, the same for all layers of a
+        stack; None if the layer has one stream alone, and no dimension for it."""
+        return None
 
     @property
     def takes_rotation(self) -> bool:

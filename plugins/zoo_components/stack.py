@@ -12,7 +12,7 @@ from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, cont
 from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.purpose import Generation, Reading
-from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
+from zoo.slots import Attention, Block, Embedding, Merging, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
 from zoo_components.key_sharing import key_sources
 from zoo_components.schemes import check_relative, check_rotation, check_tables, check_taken
@@ -164,6 +164,7 @@ class Stack(Component):
         self._check_sides()
         self._check_direction()
         self._check_layer_inputs()
+        self._check_streams()
         self._check_positions()
         self._check_n_positions()
         check_tables(self._inner_keys(), [group.block.self_attention for group in self.groups])
@@ -245,6 +246,18 @@ class Stack(Component):
                 "embedding.kind",
             )
 
+    def _check_streams(self) -> None:
+        """Raise a contradiction if layers differ in their residual streams, which go through all of
+        them."""
+        if any(group.block.merging != self._merging for group in self.groups):
+            raise contradiction(
+                "the residual streams go through all layers, and are merged after the last one: "
+                "state blocks with as many of them for all layers, and the same `merge`",
+                "layers",
+                "block.n_streams",
+                "block.kind",
+            )
+
     def _check_positions(self) -> None:
         """Raise a contradiction if layers differ in positions that are added to the embeddings,
         which happens once, before the layers."""
@@ -297,6 +310,11 @@ class Stack(Component):
         """The groups of modules in `layers` with the same description. There is one module for each
         layer unless layers share their weights."""
         return alike_weights(self._alike_layers, self.share_layers)
+
+    @property
+    def _merging(self) -> Merging | None:
+        """What merges the residual streams of the layers, if they have several."""
+        return self.groups[0].block.merging
 
     @property
     def vocab_of_ids(self) -> int | None:
@@ -384,6 +402,8 @@ class Stack(Component):
             **{name: scheme for name, scheme in schemes.items() if not scheme.is_empty},
             "layers": self._layer_list(),
         }
+        if self._merging and not (merge := self._merging.layout()).is_empty:
+            parts["merge"] = merge
         if self.norm:
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
@@ -425,6 +445,7 @@ class Stack(Component):
             schemes = LayerSchemes(names.get(position), names.get(self.relative), read)
             layers |= {number: (block.build(), schemes) for number in at}
         projects = self.output_width != self.d_model
+        merging = self._merging
         return Module(
             self.embedding.build(self.position.build() if self.position.embedded else None),
             [layers[number] for number in sorted(layers)],
@@ -432,6 +453,8 @@ class Stack(Component):
             order=self._weights_of_layers,
             key_sources=self._key_sources,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
+            n_streams=merging.n_streams if merging else None,
+            merge=merging.build() if merging else None,
             norm=self.norm.build() if self.norm else None,
             out_proj=Linear(self.d_model, self.output_width, bias=False) if projects else None,
             memory_width=self.memory_width,

@@ -27,6 +27,11 @@ def vectors(
     return torch.randn(BATCH, length, width, generator=random, dtype=torch.float32).to(dtype)
 
 
+def streams(x: torch.Tensor, n_streams: int) -> torch.Tensor:
+    """Return different residual streams of the tokens x (..., width), (..., n_streams, width)."""
+    return torch.stack([x.roll(number, -1) for number in range(n_streams)], -2)
+
+
 def pixels(dtype: torch.dtype, seed: int, shape: tuple[int, int, int]) -> torch.Tensor:
     """Return images of this shape, (batch, channels, height, width), of standard normal values."""
     random = torch.Generator().manual_seed(seed)

@@ -12,10 +12,11 @@ from zoo.context import LayerContext, SharedKeys
 from zoo.plugin_kit.assertions import close, expect, expect_branch, expect_call, expect_positions
 from zoo.plugin_kit.attending import Attended
 from zoo.plugin_kit.continuing import OF_ANOTHER, ContinuingDriver
-from zoo.plugin_kit.inputs import BATCH, LENGTH, Tensors
+from zoo.plugin_kit.inputs import BATCH, LENGTH, Tensors, streams
 from zoo.plugin_kit.report import PromiseError
 from zoo.position import add_biases
 from zoo.slots import KeyForm
+from zoo.spec import ModelSpec
 
 Found = TypeVar("Found")
 
@@ -172,6 +173,12 @@ def _chosen(x: torch.Tensor, context: LayerContext) -> torch.Tensor:
 
 
 class BlockDriver(ContinuingDriver):
+    def __init__(self, spec: ModelSpec, model: Any, dtype: torch.dtype) -> None:
+        super().__init__(spec, model, dtype)
+        # Here, since `torch.compile` traces the calls, and not the description.
+        merging = self.described.merging
+        self.n_streams: int | None = None if merging is None else merging.n_streams
+
     @property
     def continued(self) -> bool:
         return not self.described.not_incremental
@@ -188,7 +195,14 @@ class BlockDriver(ContinuingDriver):
         if self.described.takes_layer_input and context.layer_input is None:
             # Of each token by itself, whichever tokens a call has.
             context = context._replace(layer_input=x[..., : self.described.layer_input_width])
-        output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
+        states = x if self.n_streams is None else streams(x, self.n_streams)
+        found = self.model.part(states, context)
+        output, weights = _pair(found, "the states and the weights by name")
+        if self.n_streams is not None:
+            expect("the states", output, *states.shape)
+            # A sum in which no two streams count alike.
+            factors = torch.arange(1, 1 + self.n_streams, device=x.device, dtype=x.dtype)
+            output = (output * factors[:, None]).sum(-2)
         return output, dict(weights)
 
     def check(self, inputs: Tensors) -> None:

@@ -14,7 +14,7 @@ from zoo.context import LayerContext, SharedKeys
 from zoo.errors import SpecError
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.hosts import BlockHost, Host, put
-from zoo.plugin_kit.inputs import LENGTH, vectors
+from zoo.plugin_kit.inputs import LENGTH, streams, vectors
 from zoo.plugin_kit.part_modules import Hearing
 from zoo.plugin_kit.parts import (
     AVERAGING_KIND,
@@ -88,7 +88,8 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         layer_input=x[..., : host.part.layer_input_width],
         return_weights=True,
     )
-    model.get_submodule("part")(x, context)
+    merging = host.part.merging
+    model.get_submodule("part")(x if merging is None else streams(x, merging.n_streams), context)
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
     helps: Mapping[str, str] = {
         **dict.fromkeys(

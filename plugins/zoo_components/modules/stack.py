@@ -45,6 +45,9 @@ class Stack(nn.Module):
         key_sources: for places in this order, the earlier place whose keys and values are used
             there.
         schemes: the position schemes inside attention, by the names of their modules.
+        n_streams: the number of residual streams of the layers; None if their states have no
+            dimension for them.
+        merge: makes one state of those of several streams.
         norm: the final norm.
         out_proj: the map to the width of the output, if that is another one.
         memory_width: the width of what cross-attention attends to; None if there is none.
@@ -62,6 +65,8 @@ class Stack(nn.Module):
         order: Sequence[int],
         key_sources: Mapping[int, int],
         schemes: Mapping[str, PositionScheme],
+        n_streams: int | None,
+        merge: nn.Module | None,
         norm: nn.Module | None,
         out_proj: nn.Module | None,
         memory_width: int | None,
@@ -79,6 +84,7 @@ class Stack(nn.Module):
         self.key_sources = dict(key_sources)
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
+        self.n_streams, self.merge = n_streams, merge
         self.norm, self.out_proj = norm, out_proj
         self.memory_width, self.causal = memory_width, causal
         self.padding, self.inputs = padding, inputs
@@ -187,7 +193,11 @@ class Stack(nn.Module):
         )
         make = getattr(embed, "layer_inputs", None)
         layer_inputs = None if make is None else make(inputs, x).unbind(-2)
+        if self.n_streams is not None:
+            x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
         x, maps = self.run_layers(x, context, cache, layer_inputs)
+        if self.merge is not None:
+            x = self.merge(x)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
