@@ -273,7 +273,9 @@ class DeepstackImageTextDecoder(NativeImageTextDecoder):
         numbers = range(len(self.deep_layers))
         told = f"{deep.label}, of layers {', '.join(map(str, self.deep_layers))}"
         projectors = LayerList(((numbers, replace(deep, label=told)),))
-        return replace(whole, parts={**whole.parts, "deep_projectors": projectors})
+        image, projector, *others = whole.parts.items()
+        parts = [image, projector, ("deep_projectors", projectors), *others]
+        return replace(whole, parts=dict(parts))
 
     def build(self) -> "Transformer":
         from zoo_components.modules.native_images import DeepstackImageTextDecoder as Module

@@ -267,6 +267,8 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_vision", {}, 0),
         ("qwen3_vl", None, None, {}, 0),
         ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_vision", {}, 0),
+        ("qwen3_vl_moe", None, None, {}, 0),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
