@@ -864,6 +864,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the module does not define `bias`, and the description says `adds_bias = True`",
     ),
+    "embedding_of_unstated_axes": Broken(
+        "embedding",
+        {"    def layout": "    axes = property(lambda self: 2)\n\n    def layout"},
+        ("interface",),
+        "the module has `axes = 1`, and the description says `axes = 2`",
+    ),
     "position_of_unstated_axes": Broken(
         "position",
         {"    max_length: Shared": "    axes: ClassVar[int] = 2\n    max_length: Shared"},

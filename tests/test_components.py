@@ -72,6 +72,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "embedding.prenormed_patches": {"image_size": 6, "patch_size": 2},
+    "builder.deepstack_image_text_decoder": {"deep_layers": [1]},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
@@ -80,8 +81,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.two_map_embedding": {"d_hidden": 6, "d_out": 5},
     "embedding.patch_vectors": {"patch_size": 2},
     "embedding.normed_patch_vectors": {"patch_size": 2},
+    "embedding.grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
     "attention.tiled": {"tile": 3},
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
+    "position.rotary_multimodal_interleaved": {"sections": [2, 1, 1]},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "block.layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
@@ -131,9 +134,10 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "builder.image_text_decoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
-    if name == "builder.native_image_text_decoder":
+    if name in ("builder.native_image_text_decoder", "builder.deepstack_image_text_decoder"):
         images = {"embedding": {"kind": "patch_vectors", "patch_size": 2}}
-        return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
+        text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
+        return sizes | own | text | NEEDS.get(name, {})
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
@@ -203,7 +207,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind in ("patch_vectors", "normed_patch_vectors"):
+    if kind in ("patch_vectors", "normed_patch_vectors", "grid_patch_vectors"):
         return [torch.rand(2, 7, 12, dtype=torch.float64)]
     if kind in ("waveform", "waveform_stem"):
         return [torch.rand(2, 1300, 1, dtype=torch.float64)]
@@ -214,7 +218,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     if spec["builder"] == "image_text_decoder":
         text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
-    if spec["builder"] == "native_image_text_decoder":
+    if spec["builder"] in ("native_image_text_decoder", "deepstack_image_text_decoder"):
         text = torch.tensor([[3, *[9] * 6, 5], [*[9] * 6, 7, 1]])
         return [text, torch.rand(2, 3, 6, 4, dtype=torch.float64)]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))

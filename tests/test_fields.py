@@ -231,6 +231,13 @@ FIELDS: Mapping[str, Case] = {
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),
     "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.deepstack_image_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.deepstack_image_text_decoder.deep_projector.merge_by": Case(
+        around={"projector": {"merge": 2}}
+    ),
+    # Without a norm, states are so large that these activations are the same.
+    "builder.deepstack_image_text_decoder.deep_projector.activation": Case({"norm": RMS}),
+    "builder.deepstack_image_text_decoder.deep_layers": Case(instead=[[1], [0, 1]]),
     "builder.native_image_text_decoder.image.embedding": Case(
         instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
     ),
@@ -299,6 +306,14 @@ FIELDS: Mapping[str, Case] = {
     ),
     "position.rotary_multimodal.fraction": Case(instead=[0.75], also={"sections": [1, 1, 1]}),
     "position.rotary_multimodal.sections": Case(around=WITH_IMAGES, instead=[[1, 2, 1]]),
+    "position.rotary_multimodal_interleaved.fraction": Case(
+        instead=[0.75], also={"sections": [1, 1, 1]}
+    ),
+    "position.rotary_multimodal_interleaved.sections": Case(
+        {"sections": [4, 2, 2]},
+        {**WITH_IMAGES, "decoder": {"self_attn": {"kind": "multi_head", "head_dim": 16}}},
+        instead=[[5, 2, 1]],
+    ),
     "position.rotary_yarn.original_length": Case(instead=[64]),
     "position.rotary_yarn.beta_*": Case({"truncate": False}),
     "position.rotary_longrope.fraction": Case(

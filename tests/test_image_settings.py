@@ -68,6 +68,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "temporal_patch_size": 2,
         **IMAGENET,
     },
+    "qwen3_vl": {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": {"shortest_edge": 1024, "longest_edge": 16384},
+        "patch_size": 16,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    },
     "qwen2_vl of today": {
         "image_processor_type": "Qwen2VLImageProcessorFast",
         "size": {"shortest_edge": 1600, "longest_edge": 2500},
@@ -139,6 +148,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
 MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
+MODEL_TYPES += ["qwen3_vl", "qwen3_vl_moe"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 

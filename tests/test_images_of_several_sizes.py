@@ -1,5 +1,6 @@
-"""Several images of other sizes in one text, with a token after each row of their states, against
-`transformers`: the states of each image, and the scores."""
+"""Several images of other sizes in one text, against `transformers`: the states of each image, and
+the scores, of models with a token after each row of states, and of those that tell apart rows and
+columns."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from families.cases import all_cases
 from families.checkpoints import make_model, save
-from families.outputs import padded_images
+from families.outputs import images_of_any_size, padded_images
 
 import zoo
 
@@ -62,3 +63,36 @@ def test_several_sizes_in_one_text(name: str, tmp_path: Path) -> None:
     # An image is read as if it were the only one.
     (alone,) = ours.read_images(images[2:3])
     torch.testing.assert_close(alone, ours.read_images(images)[2])
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
+@torch.no_grad()
+def test_several_grids_in_one_text(name: str, tmp_path: Path) -> None:
+    """And what is generated after it."""
+    case = all_cases()[name]
+    random = torch.Generator().manual_seed(1)
+    images = [torch.randn(3, *size, generator=random).double() for size in SIZES]
+    counts = [height * width // 16 for height, width in SIZES]
+    one, other, third, last = ([IMAGE_ID] * count for count in counts)
+    # Images that follow each other at once, `transformers` takes for one.
+    ids = torch.tensor([[5, *one, 6, *other, 10, *third, 7, *last, 8, 9]])
+
+    theirs = make_model(case)
+    save(theirs, case, tmp_path / "original")
+    theirs = theirs.double().eval()
+    given = images_of_any_size(images, theirs.config)
+    read = theirs.model.get_image_features(given["pixel_values"], given["image_grid_thw"])
+    given["mm_token_type_ids"] = (ids == IMAGE_ID).long()
+    scores = theirs(ids, **given).logits
+    generated = theirs.generate(
+        ids, **given, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+
+    zoo.import_folder(tmp_path / "original", tmp_path / "model")
+    ours = zoo.load(tmp_path / "model", dtype=torch.float64).eval()
+    near = {"rtol": 1e-5, "atol": 5e-6}
+    for found, wanted in zip(ours.read_images(images), read.pooler_output, strict=True):
+        torch.testing.assert_close(found, wanted, **near)
+    torch.testing.assert_close(ours(ids, images), scores, **near)
+    (found,) = zoo.generate(ours, ids[0].tolist(), images=images, max_new_tokens=8)
+    assert list(found.ids) == generated[0, ids.shape[1] :].tolist()

@@ -90,12 +90,17 @@ def attended(layer: Any, x: torch.Tensor, angles: torch.Tensor, *, causal: bool)
     return x + attn.o_proj(torch.stack(found))
 
 
+def after(layer: Any, x: torch.Tensor, angles: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """The states after a layer."""
+    x = attended(layer, x, angles, causal=causal)
+    ffn = layer.ffn
+    return x + ffn.down_proj(F.relu(ffn.up_proj(ffn.pre_norm(x))))
+
+
 def run(stack: Any, x: torch.Tensor, angles: torch.Tensor, *, causal: bool) -> torch.Tensor:
     """The states of all layers."""
     for layer in stack.layers:
-        x = attended(layer, x, angles, causal=causal)
-        ffn = layer.ffn
-        x = x + ffn.down_proj(F.relu(ffn.up_proj(ffn.pre_norm(x))))
+        x = after(layer, x, angles, causal=causal)
     return stack.norm(x)
 
 
@@ -111,13 +116,18 @@ def states_of(model: Any, image: torch.Tensor) -> torch.Tensor:
     # Heads of 4 elements, whose first pair is turned by the row and whose second by the column.
     angles = torch.tensor(places, dtype=torch.float64)
     x = run(model.image, x, angles, causal=False).unflatten(0, (rows, columns))
+    projector = model.projector
+    return projector.down_proj(F.gelu(projector.up_proj(squares(x))))
+
+
+def squares(x: torch.Tensor) -> torch.Tensor:
+    """The states of 2 x 2 patches one after the other, of x (rows, columns, width)."""
     found = []
-    for row in range(0, rows, 2):
-        for column in range(0, columns, 2):
+    for row in range(0, x.shape[0], 2):
+        for column in range(0, x.shape[1], 2):
             square = [x[row + i, column + j] for i in range(2) for j in range(2)]
             found.append(torch.cat(square))
-    projector = model.projector
-    return projector.down_proj(F.gelu(projector.up_proj(torch.stack(found))))
+    return torch.stack(found)
 
 
 def test_a_call_by_loops(model: Any) -> None:
@@ -368,8 +378,8 @@ def test_prompts_with_images_that_do_not_fit(model: Any) -> None:
         ({"image_id": 23}, "image_id = 23 is beyond the vocabulary of 23 tokens"),
         (
             {"decoder": {"d_model": 16, "position": "rotary_axial"}},
-            "tokens have a time, a row and a column here, and a position scheme or an attention "
-            "tells apart 2 coordinates",
+            "tokens have a time, a row and a column here, and a position scheme, an attention or "
+            "an embedding tells apart 2 coordinates",
         ),
         (
             {

@@ -85,6 +85,14 @@ class Qwen2_5_VLProcessor(Qwen2VLProcessor):  # noqa: N801  # as transformers ca
     """That of Qwen2.5-VL, which differs in videos alone."""
 
 
+class Qwen3VLProcessor(Qwen2VLProcessor):
+    """That of Qwen3-VL, which differs in videos alone."""
+
+
+def of_qwen3_vl(tokenizer: Any) -> Any:
+    return Qwen3VLProcessor(of_qwen2_vl(tokenizer).image_processor, tokenizer)
+
+
 def of_qwen2_5_vl(tokenizer: Any) -> Any:
     return Qwen2_5_VLProcessor(of_qwen2_vl(tokenizer).image_processor, tokenizer)
 
@@ -136,6 +144,7 @@ KINDS = {
     ),
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
+    "qwen3_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
     "mistral3": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=2)),
     "llava.pixtral": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=1)),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),

@@ -118,5 +118,5 @@ def test_where_it_does_not_belong() -> None:
         "image_id": 1,
         "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
     }
-    with pytest.raises(zoo.SpecError, match="a position scheme or an attention tells apart 2"):
+    with pytest.raises(zoo.SpecError, match="an attention or an embedding tells apart 2"):
         zoo.read_spec(spec | SIZES | native)

@@ -79,6 +79,12 @@ OTHERS = {
     "qwen2_vl",
     "qwen2_vl_text",
     "qwen2_vl_vision",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_vl_moe_text",
+    "qwen3_vl_moe_vision",
+    "qwen3_vl_text",
+    "qwen3_vl_vision",
     "smolvlm",
 }
 """An encoder of images under a language model, those without a classifier, models that compare

@@ -331,6 +331,13 @@ class Embedding(Plugin):
         return None
 
     @property
+    def axes(self) -> int:
+        """The number of coordinates of a token that it tells apart, as `Attention.axes`. With more
+        than one, its module has it as `axes` too, and `forward` takes `coordinates`, (batch or 1,
+        length, axes), or None for tokens whose coordinates all are the position."""
+        return 1
+
+    @property
     def token_types(self) -> int:
         """The number of types that `token_types` tells apart; 0 if it has to be None."""
         return 0

@@ -3,12 +3,13 @@ their patches."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Part, Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Layout, linear
+from zoo.component import Given, Part, Probability, Shared, Size, Slot, contradiction
+from zoo.layout import LayerList, Layout, embedding, linear
 from zoo.only_with import stated
 from zoo.purpose import AnySize, InsertedImages
 from zoo.slots import Embedding, Norm
@@ -87,6 +88,48 @@ class NormedPatchVectors(PatchVectors):
         return self._module(scheme, norm=self.norm.build())
 
 
+class GridPatchVectors(PatchVectors):
+    """The embedding `patch_vectors`, with a learned table of the places of patches: dropout(linear(
+    patches) + table + positions). The table is a grid that is stretched over the image, corner to
+    corner, by bilinear interpolation (Qwen3-VL: Bai et al. 2025, arXiv:2511.21631, section 2). Of
+    patches without a row and a column, both are the position."""
+
+    example: ClassVar[Mapping[str, Any]] = {"patch_size": 2, "grid_size": 3}
+    grid_size: Size
+    """The number of rows and of columns of the table."""
+
+    @property
+    def axes(self) -> int:
+        return 2
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        table = embedding(self.grid_size**2, self.d_model)
+        label = f"{whole.label}, grid {self.grid_size} x {self.grid_size}"
+        return replace(whole, parts={**whole.parts, "grid": table}, label=label)
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.native_images import GridPatchVectors as Module
+
+        return Module(
+            grid_size=self.grid_size,
+            width=self.input_width,
+            d_model=self.d_model,
+            bias=self.bias,
+            norm=None,
+            positions=scheme,
+            dropout=self.dropout,
+        )
+
+
 class NativeImageTextDecoder(Decoder):
     """A stack that predicts the next token of a text with images of any size in it, and a head
     (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191). At the places of the token `image_id` stand, in
@@ -132,8 +175,8 @@ class NativeImageTextDecoder(Decoder):
         ):
             if others := sorted(stack.axes - {axes}):
                 raise contradiction(
-                    f"{what} here, and a position scheme or an attention tells apart {others[0]} "
-                    "coordinates",
+                    f"{what} here, and a position scheme, an attention or an embedding tells apart "
+                    f"{others[0]} coordinates",
                     f"{name}.position.kind",
                     f"{name}.block.self_attn.kind",
                     f"{name}.layers",
@@ -159,15 +202,92 @@ class NativeImageTextDecoder(Decoder):
     def build(self) -> "Transformer":
         from zoo_components.modules.native_images import NativeImageTextDecoder as Module
 
-        model = Module(
-            image=self.image.build(),
-            projector=self.projector.build(),
-            decoder=self.decoder.build(padding_read=self.head.reads_padding),
-            head=self.head,
-            vocab=stated(self.decoder.vocab_of_ids),
-            image_id=self.image_id,
-            channels=stated(self.image.embedding.patch_shape)[0],
-            any_size=self._any_size,
-            places=bool(self.decoder.axes),
-        )
+        return Module(**self._parts()).tie(self.ties())
+
+    def _parts(self) -> dict[str, Any]:
+        """The arguments of the module."""
+        return {
+            "image": self.image.build(),
+            "projector": self.projector.build(),
+            "decoder": self.decoder.build(padding_read=self.head.reads_padding),
+            "head": self.head,
+            "vocab": stated(self.decoder.vocab_of_ids),
+            "image_id": self.image_id,
+            "channels": stated(self.image.embedding.patch_shape)[0],
+            "any_size": self._any_size,
+            "places": bool(self.decoder.axes),
+        }
+
+
+class DeepProjector(StatesProjector):
+    """The map from the states of an inner layer to the width of the decoder, two linear maps with
+    an activation between, or a single one. Before, as many states of neighbouring patches become
+    one as in `projector`."""
+
+    merge: Given[Size]
+
+
+class DeepstackImageTextDecoder(NativeImageTextDecoder):
+    """The builder `native_image_text_decoder`, in which states of inner layers of the encoder of
+    images enter the text too (DeepStack: Meng et al. 2024, arXiv:2406.04334; Qwen3-VL: Bai et al.
+    2025, arXiv:2511.21631, section 2): those after the k-th of `deep_layers`, each mapped to the
+    width of the decoder by maps of its own, are added to the states of the image's tokens after the
+    k-th layer of the decoder."""
+
+    example: ClassVar[Mapping[str, Any]] = {
+        **NativeImageTextDecoder.example,
+        "deep_layers": [0],
+    }
+    deep_layers: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    """The layers of `image`, counted from 0, after which states are read, in ascending order."""
+    deep_projector: Annotated[
+        DeepProjector,
+        Part(d_in="image.d_model", d_out="decoder.d_model", merge="projector.merge"),
+    ]
+    """The maps of these states to the width of the decoder: each layer has its own."""
+
+    @model_validator(mode="after")
+    def _check_deep(self) -> Self:
+        layers, n_layers = self.deep_layers, self.image.n_layers
+        if any(here >= after for here, after in pairwise(layers)):
+            raise contradiction("`deep_layers` must be in ascending order", "deep_layers")
+        if layers[-1] >= n_layers:
+            raise contradiction(
+                f"layer {layers[-1]} of `deep_layers` is beyond the {n_layers} layers of `image`, "
+                "which are counted from 0",
+                "deep_layers",
+                "image.n_layers",
+            )
+        if len(layers) > self.decoder.n_layers:
+            raise contradiction(
+                f"the states of {len(layers)} layers are added after as many of the decoder, which "
+                f"has {self.decoder.n_layers}",
+                "deep_layers",
+                "decoder.n_layers",
+            )
+        for name, stack in (("image", self.image), ("decoder", self.decoder)):
+            if stack.groups[0].block.merging is not None:
+                raise contradiction(
+                    "states of inner layers are read and added where layers have one residual "
+                    "stream, and these have several",
+                    f"{name}.block.kind",
+                    "deep_layers",
+                )
+        return self
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        deep = self.deep_projector.layout()
+        numbers = range(len(self.deep_layers))
+        told = f"{deep.label}, of layers {', '.join(map(str, self.deep_layers))}"
+        projectors = LayerList(((numbers, replace(deep, label=told)),))
+        image, projector, *others = whole.parts.items()
+        parts = [image, projector, ("deep_projectors", projectors), *others]
+        return replace(whole, parts=dict(parts))
+
+    def build(self) -> "Transformer":
+        from zoo_components.modules.native_images import DeepstackImageTextDecoder as Module
+
+        projectors = [self.deep_projector.build() for _ in self.deep_layers]
+        model = Module(**self._parts(), deep_layers=self.deep_layers, deep_projectors=projectors)
         return model.tie(self.ties())

@@ -231,6 +231,37 @@ class MultimodalRotary(Rotary):
         return self._module(partial(MultimodalRotaryPositions, sections=self.sections))
 
 
+class InterleavedMultimodalRotary(MultimodalRotary):
+    """Rotary positions of texts with images in them (interleaved M-RoPE; Qwen3-VL: Bai et al. 2025,
+    arXiv:2511.21631, section 2): pairs are rotated in turn by the time of a token, by its row and
+    by its column, so that each has fast pairs and slow ones. Where the row or the column has had
+    all of its pairs, the time rotates the pair. All of an image has one time, and its rows and
+    columns are counted from there; of a token of text, all three are its position."""
+
+    example: ClassVar[Mapping[str, Any]] = {"sections": [2, 1, 1]}
+    sections: tuple[Size, Size, Size]
+    """The number of pairs that the time, the row and the column rotate; `mrope_section` in
+    configurations."""
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> Self:
+        _, rows, columns = self.sections
+        n_pairs = sum(self.sections)
+        if 3 * rows > n_pairs + 1 or 3 * columns > n_pairs:
+            raise contradiction(
+                f"every third of {n_pairs} pairs is that of the row, and the one after it that of "
+                f"the column: there are not the {rows} and {columns} that `sections` says",
+                "sections",
+            )
+        return self
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import InterleavedMultimodalRotaryPositions
+
+        cls = InterleavedMultimodalRotaryPositions
+        return self._module(partial(cls, sections=self.sections))
+
+
 class LinearRotary(Rotary):
     """Rotary positions with all positions divided by `factor` (Chen et al. 2023,
     arXiv:2306.15595)."""

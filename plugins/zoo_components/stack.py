@@ -379,10 +379,12 @@ class Stack(Component):
 
     @property
     def axes(self) -> frozenset[int]:
-        """The numbers of coordinates of a token that position schemes and attentions tell apart:
-        `Position.axes` and `Attention.axes`, where these are more than one."""
+        """The numbers of coordinates of a token that position schemes, attentions and the embedding
+        tell apart: `Position.axes`, `Attention.axes` and `Embedding.axes`, where these are more
+        than one."""
         of_schemes = {scheme.axes for scheme in self._in_attention()}
-        return frozenset(of_schemes | {one.axes for one in self._self_attentions()}) - {1}
+        of_attentions = {attention.axes for attention in self._self_attentions()}
+        return frozenset({*of_schemes, *of_attentions, self.embedding.axes}) - {1}
 
     @cached_property
     def schemes(self) -> dict[str, Position]:

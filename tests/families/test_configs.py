@@ -265,6 +265,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 0),
         ("qwen2_5_vl", None, None, {}, 0),
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_vision", {}, 0),
+        ("qwen3_vl", None, None, {}, 0),
+        ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_vision", {}, 0),
+        ("qwen3_vl_moe", None, None, {}, 0),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
@@ -372,6 +376,49 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
         },
         8_292_166_656,
     ),
+    "qwen3_vl": (
+        {
+            "image_token_id": 151655,
+            "tie_word_embeddings": True,
+            "text_config": {
+                "model_type": "qwen3_vl_text",
+                "attention_bias": False,
+                "head_dim": 128,
+                "hidden_act": "silu",
+                "hidden_size": 2560,
+                "intermediate_size": 9728,
+                "max_position_embeddings": 262144,
+                "num_attention_heads": 32,
+                "num_hidden_layers": 36,
+                "num_key_value_heads": 8,
+                "rms_norm_eps": 1e-6,
+                "rope_scaling": {
+                    "mrope_interleaved": True,
+                    "mrope_section": [24, 20, 20],
+                    "rope_type": "default",
+                },
+                "rope_theta": 5000000,
+                "tie_word_embeddings": True,
+                "vocab_size": 151936,
+            },
+            "vision_config": {
+                "model_type": "qwen3_vl",
+                "deepstack_visual_indexes": [5, 11, 17],
+                "depth": 24,
+                "hidden_act": "gelu_pytorch_tanh",
+                "hidden_size": 1024,
+                "in_channels": 3,
+                "intermediate_size": 4096,
+                "num_heads": 16,
+                "num_position_embeddings": 2304,
+                "out_hidden_size": 2560,
+                "patch_size": 16,
+                "spatial_merge_size": 2,
+                "temporal_patch_size": 2,
+            },
+        },
+        4_437_815_808,
+    ),
     "llava": (
         {
             **OF_MISTRAL,
@@ -452,7 +499,8 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }
 """Configurations as they are published, and the numbers of parameters of their checkpoints: those
-of Qwen2-VL 2B, Qwen2.5-VL 7B, Pixtral 12B, Mistral Small 3.1 24B and Kimi Linear 48B."""
+of Qwen2-VL 2B, Qwen2.5-VL 7B, Qwen3-VL 4B, Pixtral 12B, Mistral Small 3.1 24B and Kimi Linear
+48B."""
 
 
 @pytest.mark.parametrize("model_type", SIZED)
@@ -522,6 +570,30 @@ REFUSED = {
     "scaled positions of time, rows and columns": (
         inside("qwen2_vl", "text_config", rope_parameters={**YARN, "mrope_section": [2, 1, 5]}),
         "positions that are scaled for longer texts are not read",
+    ),
+    "positions whose pairs do not take turns": (
+        inside(
+            "qwen3_vl",
+            "text_config",
+            rope_parameters={"mrope_section": [5, 2, 3], "mrope_interleaved": False},
+        ),
+        "positions whose pairs do not take turns are not read",
+    ),
+    "another order of rows and columns": (
+        inside("qwen3_vl", "text_config", rope_parameters={"mrope_section": [3, 2, 5]}),
+        "every third of 10 pairs is that of the row, .* not the 2 and 5 that `sections` says",
+    ),
+    "scaled positions in turn": (
+        inside("qwen3_vl", "text_config", rope_parameters={**YARN, "mrope_section": [5, 2, 3]}),
+        "positions that are scaled for longer texts are not read",
+    ),
+    "a grid that is no square": (
+        inside("qwen3_vl", "vision_config", num_position_embeddings=24),
+        "a num_position_embeddings that is no square is not read",
+    ),
+    "the states of a layer that is not there": (
+        inside("qwen3_vl", "vision_config", deepstack_visual_indexes=[0, 4]),
+        "layer 4 of `deep_layers` is beyond the 4 layers of `image`",
     ),
     "patches that are no squares": (
         tiny("gemma3", mm_tokens_per_image=12),

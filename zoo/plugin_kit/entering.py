@@ -38,6 +38,15 @@ _FLAGS = {"embed": "embedded", "rotation": "rotates", "bias": "adds_bias"}
 """The methods of a scheme, and by which statement of its description a model knows of each."""
 
 
+def expect_axes(module: object, described: Position | Embedding) -> None:
+    """Raises PromiseError unless a module has the axes that its description states."""
+    found, stated = getattr(module, "axes", 1), described.axes
+    if found != stated:
+        raise PromiseError(
+            f"the module has `axes = {found}`, and the description says `axes = {stated}`"
+        )
+
+
 class PositionDriver(Driver):
     names = ("x", "heads")
     outputs = ("what `embed` returns", "what a rotation returns", "what `bias` returns")
@@ -96,10 +105,7 @@ class PositionDriver(Driver):
         """Raises PromiseError unless the description states the axes of the module, and tokens all
         of whose coordinates are their position are rotated by it."""
         scheme, stated = self.model.part, self.described.axes
-        if scheme.axes != stated:
-            raise PromiseError(
-                f"the module has `axes = {scheme.axes}`, and the description says `axes = {stated}`"
-            )
+        expect_axes(scheme, self.described)
         if stated == 1:
             return
         positions = torch.arange(LENGTH, device=x.device)
@@ -270,9 +276,11 @@ class EmbeddingDriver(Driver):
     def embed(
         self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
     ) -> Any:
-        return self.model.part(x, positions, token_types=None, mask=mask)
+        more = {"coordinates": None} if self.described.axes > 1 else {}
+        return self.model.part(x, positions, token_types=None, mask=mask, **more)
 
     def check(self, inputs: Tensors) -> None:
+        expect_axes(self.model.part, self.described)
         try:
             output, *of_layers = self(*inputs)
         except Exception as error:

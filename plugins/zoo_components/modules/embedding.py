@@ -175,7 +175,10 @@ class Vectors(nn.Module):
             ValueError: token types are given.
         """
         refuse_types(token_types)
-        x = self.vectors(x)
+        return self.positioned(self.vectors(x), positions)
+
+    def positioned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """dropout(x + positions)."""
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)

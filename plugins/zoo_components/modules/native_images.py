@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from zoo.purpose import AnySize
 from zoo.slots import Head
 from zoo.transformer import Pixels
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
-from zoo_components.modules.embedding import Vectors
+from zoo_components.modules.embedding import Vectors, refuse_types
 from zoo_components.modules.image_text import Projector, numbered, places_of
 from zoo_components.modules.patches import check_dtype
 from zoo_components.modules.stack import Maps, Stack
@@ -46,6 +48,52 @@ class PatchVectors(Vectors):
         return vectors if self.norm is None else self.norm(vectors)
 
 
+class GridPatchVectors(PatchVectors):
+    """dropout(linear(patches) + grid + positions), where the grid is a learned table of (grid_size,
+    grid_size) vectors, stretched over the image."""
+
+    axes = 2
+
+    def __init__(self, *, grid_size: int, d_model: int, **options: Any) -> None:
+        super().__init__(d_model=d_model, **options)
+        self.grid_size = grid_size
+        self.grid = nn.Embedding(grid_size**2, d_model)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As `PatchVectors.forward`; `coordinates` are the row and the column of each patch, (batch
+        or 1, length, 2), of all patches of images of one size, or both are the position if None."""
+        refuse_types(token_types)
+        if coordinates is None:
+            coordinates = positions[..., None].expand(*positions.shape, 2)
+        x = self.vectors(x)
+        return self.positioned(x + self.stretched(coordinates, x.dtype), positions)
+
+    def stretched(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The vectors of the grid at these places, (..., length, 2), between the four nearest:
+        (..., length, d_model). Shares are computed in float32, or float64 for a float64 model."""
+        exact, last = torch.promote_types(dtype, torch.float32), self.grid_size - 1
+        ends = coordinates.amax(-2, keepdim=True).clamp(min=1)
+        places = coordinates.clamp(min=0).to(exact) * last / ends
+        first = places.floor().long()
+        rows, columns = (
+            ((one, 1 - share), ((one + 1).clamp(max=last), share))
+            for one, share in zip(first.unbind(-1), (places - first).unbind(-1), strict=True)
+        )
+        found = places.new_zeros(())
+        for (row, of_row), (column, of_column) in product(rows, columns):
+            shares = (of_row * of_column)[..., None]
+            found = found + self.grid(row * self.grid_size + column) * shares
+        return found.to(dtype)
+
+
 class Inserted(NamedTuple):
     """The states of images in texts, in their order.
 
@@ -56,22 +104,30 @@ class Inserted(NamedTuple):
             each is by one.
         offsets: by how much the time, the row and the column of each are more than its position,
             (n, 3). None if all are the position.
+        deep: what is added to them after each of the first layers, (n, d_model).
     """
 
     states: torch.Tensor
     steps: torch.Tensor | None
     offsets: torch.Tensor | None
+    deep: tuple[torch.Tensor, ...] = ()
 
-    def of(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    def of(self, rows: torch.Tensor) -> dict[str, Any]:
         """What a stack takes of tokens that stand for these rows, (batch, length), negative for
         those of text."""
-        found = {"inserted": self.states}
+        found: dict[str, Any] = {"inserted": self.states}
+        text = rows < 0
+        rows = rows.clamp(min=0)
         if self.steps is not None and self.offsets is not None:
-            text = rows < 0
-            rows = rows.clamp(min=0)
             found["steps"] = self.steps[rows].masked_fill(text, 1)
             found["offsets"] = self.offsets[rows].masked_fill(text[..., None], 0)
-        return found
+
+        def deepened(place: int, x: torch.Tensor) -> torch.Tensor:
+            if place >= len(self.deep):
+                return x
+            return x + self.deep[place][rows].masked_fill(text[..., None], 0.0)
+
+        return {**found, "after_layer": deepened} if self.deep else found
 
 
 class NativeImageTextDecoder(WithDecoder):
@@ -121,7 +177,8 @@ class NativeImageTextDecoder(WithDecoder):
                 weights.
             ValueError: the shape of one is wrong.
         """
-        return self._read(self._checked(images), return_attention=False)[0]
+        read, _ = self._read(self._checked(images), return_attention=False)
+        return [states for states, *_ in read]
 
     def insert_images(
         self, target: torch.Tensor, images: Pixels, *, target_mask: torch.Tensor | None = None
@@ -222,9 +279,10 @@ class NativeImageTextDecoder(WithDecoder):
 
     def _read(
         self, images: tuple[torch.Tensor, ...], *, return_attention: bool
-    ) -> tuple[list[torch.Tensor], Maps]:
-        """The states of each image, and the maps. Images of one size are read together."""
-        found: dict[int, torch.Tensor] = {}
+    ) -> tuple[list[Sequence[torch.Tensor]], Maps]:
+        """What `_states` makes of each image, and the maps. Images of one size are read
+        together."""
+        found: dict[int, Sequence[torch.Tensor]] = {}
         maps: Maps = {}
         patch_size, frames = self.any_size.patch_size, self.any_size.frames
         for shape in dict.fromkeys(image.shape for image in images):
@@ -233,29 +291,75 @@ class NativeImageTextDecoder(WithDecoder):
             patches = patches_of(torch.stack([images[n] for n in numbers]), patch_size, frames)
             counted = torch.arange(rows * columns, device=patches.device)
             offsets = places_in(rows, columns, counted) - counted[:, None]
-            states, of_size = self.image(
-                patches, offsets=offsets[None], return_weights=return_attention
+            states, of_size = self._states(
+                patches, (rows, columns), offsets=offsets[None], return_weights=return_attention
             )
-            found |= zip(numbers, self.projector(states, (rows, columns)), strict=True)
+            found |= zip(numbers, zip(*states, strict=True), strict=True)
             maps = {kind: (*maps.get(kind, ()), *one) for kind, one in of_size.items()}
         return [found[number] for number in range(len(images))], maps
+
+    def _states(
+        self, patches: torch.Tensor, grid: tuple[int, int], **options: Any
+    ) -> tuple[list[torch.Tensor], Maps]:
+        """The states that stand in a text for images of one size, whose patches are (batch,
+        patches, width) and have these rows and columns, and what is added to them after each of the
+        first layers of the decoder: (batch, states of an image, width). And the maps."""
+        states, maps = self.image(patches, **options)
+        return [self.projector(states, grid)], maps
 
     def _insert(
         self,
         target: torch.Tensor,
         images: tuple[torch.Tensor, ...],
-        states: list[torch.Tensor],
+        read: list[Sequence[torch.Tensor]],
         mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Inserted]:
         places = places_of(self.image_id, target, mask)
-        images_of_texts(places.sum(1).tolist(), [len(one) for one in states], self.image_id)
+        n_states = [len(states) for states, *_ in read]
+        images_of_texts(places.sum(1).tolist(), n_states, self.image_id)
         steps = offsets = None
         if self.places:
             grids = [self.any_size.grid(*image.shape[1:]) for image in images]
             each = [_coordinates(rows, columns, target.device) for rows, columns in grids]
             steps, offsets = (torch.cat(of_images) for of_images in zip(*each, strict=True))
         ids = numbered(target, places, self.vocab)
-        return ids, Inserted(torch.cat(states), steps, offsets)
+        states, *deep = (torch.cat(one) for one in zip(*read, strict=True))
+        return ids, Inserted(states, steps, offsets, tuple(deep))
+
+
+class DeepstackImageTextDecoder(NativeImageTextDecoder):
+    """A `NativeImageTextDecoder` that also adds the states after inner layers of the encoder of
+    images to those after the first layers of the decoder (Meng et al. 2024, arXiv:2406.04334).
+
+    Args:
+        deep_layers: the layers of the encoder, counted from 0.
+        deep_projectors: for each, the map to the width of the decoder.
+        options: as for `NativeImageTextDecoder`.
+    """
+
+    def __init__(
+        self,
+        *,
+        deep_layers: Sequence[int],
+        deep_projectors: Iterable[Projector],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.deep_layers = tuple(deep_layers)
+        self.deep_projectors = nn.ModuleList(deep_projectors)
+
+    def _states(
+        self, patches: torch.Tensor, grid: tuple[int, int], **options: Any
+    ) -> tuple[list[torch.Tensor], Maps]:
+        deep: list[torch.Tensor] = []
+
+        def keep(place: int, x: torch.Tensor) -> torch.Tensor:
+            if place in self.deep_layers:
+                deep.append(self.deep_projectors[len(deep)](x, grid))
+            return x
+
+        states, maps = super()._states(patches, grid, after_layer=keep, **options)
+        return [*states, *deep], maps
 
 
 def patches_of(images: torch.Tensor, patch_size: int, frames: int) -> torch.Tensor:

@@ -175,6 +175,20 @@ class MultimodalRotaryPositions(AxesRotaryPositions):
         return torch.cat(each, -1).to(dtype) * self.frequencies(coordinates[..., 0], dtype)
 
 
+class InterleavedMultimodalRotaryPositions(MultimodalRotaryPositions):
+    """Rotates pairs in turn by the time, the row and the column of a token, and by the time where
+    the row or the column has had all of its pairs (Qwen3-VL: Bai et al. 2025, arXiv:2511.21631)."""
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `AxesRotaryPositions.angles_at`."""
+        pairs = torch.arange(sum(self.sections), device=coordinates.device)
+        axis = torch.zeros_like(pairs)
+        for turn in (1, 2):
+            axis += turn * ((pairs % 3 == turn) & (pairs < 3 * self.sections[turn]))
+        turned = coordinates.index_select(-1, axis).to(dtype)
+        return turned * self.frequencies(coordinates[..., 0], dtype)
+
+
 class GridRotaryPositions(RotaryPositions):
     """Rotates the first half of the pairs by the row of a patch, and the others by its column, each
     from -1 to 1 (DINOv3: Simeoni et al. 2025, arXiv:2508.10104).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,9 @@ from zoo_components.modules.stack_inputs import Inputs, check_memory
 from zoo_components.modules.unpadding import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
+AfterLayer = Callable[[int, torch.Tensor], torch.Tensor]
+"""Called with the place of a layer, from 0, and the states after it, (batch, length, d_model), it
+returns those that the next layer takes."""
 
 
 class LayerSchemes(NamedTuple):
@@ -107,6 +110,7 @@ class Stack(nn.Module):
         blocks: torch.Tensor | None = None,
         steps: torch.Tensor | None = None,
         offsets: torch.Tensor | None = None,
+        after_layer: AfterLayer | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -134,6 +138,7 @@ class Stack(nn.Module):
                 one if None.
             offsets: (batch or 1, length, axes), by how much each coordinate of a token is more than
                 its position, for a position scheme of so many axes. None if all are the position.
+            after_layer: what is done after each layer; nothing if None.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -177,6 +182,8 @@ class Stack(nn.Module):
             attended, causal = join(attended, causal_or_same(blocks, keys.shape[-1])), False
         more = {} if inserted is None else {"inserted": inserted}
         embed = getattr(self, self.embed_name)
+        if offsets is not None and getattr(embed, "axes", 1) > 1:
+            more["coordinates"] = positions[..., None] + offsets
         x = embed(inputs, positions, token_types=token_types, mask=tokens, **more)
         context = LayerContext(
             mask=attended,
@@ -195,7 +202,7 @@ class Stack(nn.Module):
         layer_inputs = None if make is None else make(inputs, x).unbind(-2)
         if self.n_streams is not None:
             x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
-        x, maps = self.run_layers(x, context, cache, layer_inputs)
+        x, maps = self.run_layers(x, context, cache, layer_inputs, after_layer)
         if self.merge is not None:
             x = self.merge(x)
         if self.norm is not None:
@@ -251,10 +258,11 @@ class Stack(nn.Module):
         shared: LayerContext,
         cache: Cache | None,
         layer_inputs: Sequence[torch.Tensor] | None,
+        after_layer: AfterLayer | None,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the layers, each with the shared context, its position schemes and, if there are
         some, its own of the `layer_inputs`. Return the states after the last layer, and the
-        attention weights by kind.
+        attention weights by kind. Arguments are those of `forward`.
 
         Raises:
             ValueError: layers were added or removed since the stack was built.
@@ -281,6 +289,8 @@ class Stack(nn.Module):
             if cache is not None:
                 context = context._replace(cache=cache.layer(place))
             x, maps = layers[number](x, context)
+            if after_layer is not None:
+                x = after_layer(place, x)
             for kind, weights in maps.items():
                 found.setdefault(kind, []).append(weights)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
