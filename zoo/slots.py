@@ -92,7 +92,7 @@ class Sublayer(Plugin):
         """The branch's layout with its norms inside, as the block registers them."""
         own = self.layout()
         norms = {f"{site}_norm": self.norm.layout() for site in self.norms if self.norm}
-        return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
+        return replace(own, parts={**own.parts, **norms})
 
 
 class KeyForm(NamedTuple):

@@ -368,24 +368,18 @@ class MultiHead(Attention):
         parts |= self._gate_parts()
         if self.output_projection:
             parts["o_proj"] = self._output_projection()
+        told = heads_text(self.n_heads, self.n_kv_heads, self.head_dim)
+        for name, size in (("window", self.window), ("chunk", self.chunk)):
+            told += "" if size == "none" else f", {name} {size}"
         cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
         return Layout(
             parts,
-            self._told_as("multi_head"),
+            told,
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cache_window=self.past,
             cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),
         )
-
-    def _told_as(self, kind: str) -> str:
-        """The text of `zoo show`: the kind, the heads and what limits their sight."""
-        sees = "".join(
-            f", {name} {size}"
-            for name, size in (("window", self.window), ("chunk", self.chunk))
-            if size != "none"
-        )
-        return f"{kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}"
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention

@@ -59,7 +59,7 @@ class StateScores(Head):
             parts["dense"] = linear(self.d_model, self.d_model, bias=bool(self.dense_bias))
         parts["norm"] = self.norm.layout()
         parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
-        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout(parts, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         return self._build(pooling=None)
@@ -185,7 +185,7 @@ class ProjectedClassifier(OfClasses):
             "dense": linear(self.d_model, self.d_hidden),
             "out": linear(self.d_hidden, self.n_classes),
         }
-        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout(parts, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.classifier import ProjectedClassifier as Module

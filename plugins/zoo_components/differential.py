@@ -87,7 +87,7 @@ class Differential(Attention):
         }
         return Layout(
             parts,
-            f"differential, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_kv_heads, self.head_dim),
             cache=0 if self.key_width else 2 * k,
             memory_cache=2 * k if self.key_width else 0,
         )

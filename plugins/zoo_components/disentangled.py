@@ -81,7 +81,7 @@ class Disentangled(WithinSequence):
         biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases
         parts = {name: linear(self.d_model, width, bias=bias) for name, bias in biases.items()}
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
-        label = f"disentangled, {counted(self.n_heads, 'head')} of {self.head_dim}"
+        label = f"{counted(self.n_heads, 'head')} of {self.head_dim}"
         return Layout(parts, label, cache=2 * width)
 
     def build(self) -> "nn.Module":

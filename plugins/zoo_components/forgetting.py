@@ -77,7 +77,7 @@ class Forgetting(WithinSequence):
                     cut=row_wise(self.n_heads),
                 ),
             },
-            f"{self.kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_kv_heads, self.head_dim),
             cache=2 * keys + self.n_heads,
         )
 

@@ -74,7 +74,7 @@ class LinearHead(Head):
         }
         if self.logits_bias:
             parts["logits_bias"] = Tensor((stated(self.vocab),), "constant", buffer=True)
-        return Layout(parts, self.kind)
+        return Layout(parts)
 
     def logits(self) -> "Logits":
         """The function from the values of the map to the head's output."""
@@ -137,7 +137,7 @@ class MlmHead(Activated, LinearHead):
             for name, n_in, n_out in zip(("dense", "dense2"), widths, widths[1:], strict=False)
         }
         parts = {**dense, **self.activation_parts(), "norm": self.norm.layout()}
-        return Layout({**parts, **super().layout().parts}, self.kind)
+        return Layout({**parts, **super().layout().parts})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.head import MlmHead as Module
@@ -193,7 +193,7 @@ class Ctc(Head):
 
     def layout(self) -> Layout:
         out = linear(self.d_model, stated(self.vocab), bias=self.bias, cut=BY_VOCABULARY)
-        return Layout({"out": out}, self.kind)
+        return Layout({"out": out})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.head import Ctc as Module

@@ -79,7 +79,7 @@ class JointEmbedding(OfVectors):
         parts = {"norm": self.norm.layout()}
         if (width := number(self.d_out)) is not None:
             parts["proj"] = linear(self.d_model, width, bias=bool(self.bias))
-        return Layout(parts, self.kind)
+        return Layout(parts)
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear
@@ -197,7 +197,7 @@ class AttentionPooling(Activated, PooledByQuery):
             "norm": self.norm.layout(),
             "ffn": self._ffn.layout(),
         }
-        return Layout(parts, self.kind, generates=False)
+        return Layout(parts, generates=False)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.joint import AttentionPooling as Module
@@ -223,7 +223,7 @@ class QueryPooling(PooledByQuery):
         out = linear(self.d_model, self.d_model)
         return Layout(
             {"query": self._query, "k_proj": to, "v_proj": to, "out": out},
-            f"{self.kind}, {counted(self.n_heads, 'head')}",
+            counted(self.n_heads, "head"),
         )
 
     def build(self) -> "nn.Module":

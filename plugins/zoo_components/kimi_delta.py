@@ -62,7 +62,7 @@ class KimiDelta(Recurrent):
                 "head_norm": self.head_norm.layout(),
                 "o_proj": linear(width, self.d_model, bias=False, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=width * self.head_dim + (self.kernel_size - 1) * 3 * width,
         )
 

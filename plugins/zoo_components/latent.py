@@ -112,7 +112,7 @@ class Latent(Attention):
         }
         return Layout(
             parts,
-            f"latent, {counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
+            f"{counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
             cache=0 if self.key_width else kept,
             memory_cache=kept if self.key_width else 0,
         )

@@ -53,7 +53,7 @@ class Lightning(Recurrent):
                 "inner_norm": self.inner_norm.layout(),
                 "o_proj": linear(self.inner, self.d_model, bias=False, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=self.inner * self.head_dim,
         )
 

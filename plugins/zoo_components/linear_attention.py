@@ -50,7 +50,7 @@ class Linear(WithoutSoftmax):
                     cut=row_wise(self.n_heads),
                 ),
             },
-            f"linear, {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=self.n_heads * self.head_dim * (self.head_dim + 1),
         )
 

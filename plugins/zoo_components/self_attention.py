@@ -66,7 +66,7 @@ class SelfAttention(WithinSequence):
                 **self._own_parts(),
                 "o_proj": linear(width, width, bias="o" in self.bias, residual=True),
             },
-            f"{self.kind}, {counted(self.n_heads, 'head')} of {self.head_dim}",
+            f"{counted(self.n_heads, 'head')} of {self.head_dim}",
             cache=2 * width,
         )
 

@@ -393,8 +393,7 @@ class Stack(Component):
 
     def _layer_list(self) -> LayerList:
         layers = tuple(
-            (at, replace(block.layout(), label=f"{block.kind}{self._keys_of(at)}"))
-            for at, block, _ in self.groups
+            (at, replace(block.layout(), label=self._keys_of(at))) for at, block, _ in self.groups
         )
         if isinstance(self.share_layers, tuple):
             return LayerList(layers, order=self.share_layers)
@@ -408,7 +407,7 @@ class Stack(Component):
             return ""
         first = ", ".join(map(str, sorted(sources)[:MOST_SOURCES]))
         more = ", ..." if len(sources) > MOST_SOURCES else ""
-        return f", keys of {'layer' if len(sources) == 1 else 'layers'} {first}{more}"
+        return f"keys of {'layer' if len(sources) == 1 else 'layers'} {first}{more}"
 
     def build(self, *, padding_read: bool = False) -> "StackModule":
         """The module; `padding_read` says whether the head reads the states of padding too."""

@@ -113,7 +113,7 @@ class Waveform(OfSamples):
             ),
             "norm": self.norm.layout(),
         }
-        return Layout(parts, self.kind)
+        return Layout(parts)
 
     def _convolution(self, number: int, kernel: int) -> Layout:
         n_in, n_out = self.n_inputs(number), self.d_conv
@@ -234,7 +234,7 @@ class WaveformStem(OfSamples):
             for number, ((n_in, n_out), kernel) in enumerate(sizes)
         }
         norm = _norm(self.channels[0][1])
-        return Layout({"convolutions": Layout(convolutions), "norm": norm}, self.kind)
+        return Layout({"convolutions": Layout(convolutions), "norm": norm})
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.waveform import WaveformStem as Module
