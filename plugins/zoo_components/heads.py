@@ -1,8 +1,10 @@
 """The numbers and widths of attention heads."""
 
-from typing import Any
+from typing import Any, Self
 
-from zoo.component import contradiction
+from pydantic import Field, model_validator
+
+from zoo.component import Shared, Size, contradiction
 from zoo.slots import Attention
 
 
@@ -21,6 +23,20 @@ def check_default_head_dim(attention: Attention, n_heads: int) -> None:
             "n_heads",
             "d_model",
         )
+
+
+class OfHeads(Attention):
+    """What kinds of attention have in common whose heads are all of one width."""
+
+    n_heads: Shared[Size]
+    """The number of heads."""
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
+    """The width of a head; d_model / n_heads by default."""
+
+    @model_validator(mode="after")
+    def _check_head_dim(self) -> Self:
+        check_default_head_dim(self, self.n_heads)
+        return self
 
 
 def check_divisible(**numbers: int) -> None:
