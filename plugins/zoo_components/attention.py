@@ -15,11 +15,11 @@ from zoo_components.heads import (
     check_divisible,
     default_head_dim,
     heads_text,
+    temperature_of,
 )
 from zoo_components.norm import NoNorm, of_width
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
-from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,11 +1,17 @@
-"""The numbers and widths of attention heads."""
+"""The numbers and widths of attention heads, and the temperature of their queries."""
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import Shared, Size, contradiction
+from zoo.only_with import stated
 from zoo.slots import Attention
+
+if TYPE_CHECKING:
+    from zoo_components.attention import MultiHead
+    from zoo_components.latent import Latent
+    from zoo_components.modules.heads import Temperature
 
 
 def default_head_dim(data: dict[str, Any]) -> int:
@@ -59,3 +65,18 @@ def heads_text(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
     """The heads in words: `8 heads of 64`, or `32 over 8 heads of 128`."""
     groups = "" if n_kv_heads == n_heads else f" over {n_kv_heads}"
     return f"{n_heads}{groups} {'head' if n_kv_heads == 1 else 'heads'} of {head_dim}"
+
+
+def temperature_of(attention: "MultiHead | Latent") -> "Temperature | None":
+    """The temperature that a description states; None if it states none."""
+    from zoo_components.modules.heads import Temperature
+
+    form = attention.q_temperature
+    if form is None or form == "none":
+        return None
+    return Temperature(
+        form=form,
+        scale=stated(attention.q_temperature_scale),
+        floor=stated(attention.q_temperature_floor),
+        shift=stated(attention.q_temperature_shift),
+    )

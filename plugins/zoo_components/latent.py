@@ -10,10 +10,10 @@ from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Norm
 from zoo.wording import counted
 from zoo_components.attention import NotNegativeInt
+from zoo_components.heads import temperature_of
 from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
 from zoo_components.self_attention import WithSoftmax
-from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn
