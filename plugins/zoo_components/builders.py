@@ -8,7 +8,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Component, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Classes, Generation, InsertedImages, Reading, Task, Transcription
+from zoo.purpose import Classes, Generation, Reading, Task, Transcription
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
@@ -286,25 +286,11 @@ class Decoder(OfStacks):
         return _head_ties(self.head, "decoder")
 
     @property
-    def _inserted_images(self) -> InsertedImages | None:
-        """The images that may stand in its text."""
-        return None
-
-    @property
-    def _bidirectional_prompt(self) -> bool:
-        """Whether the tokens of a prompt attend to later ones in it."""
-        return False
-
-    @property
     def generation(self) -> Generation | None:
         how = self.decoder.generation
         if how is None or not self.head.scores_tokens:
             return None
-        return how._replace(
-            memory_width=self.memory_width,
-            inserted_images=self._inserted_images,
-            bidirectional_prompt=self._bidirectional_prompt,
-        )
+        return how._replace(memory_width=self.memory_width)
 
     @property
     def reading(self) -> Reading | None:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, NotWith, stated
-from zoo.purpose import InsertedImages
+from zoo.purpose import Generation, InsertedImages
 from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.builders import Decoder, check_images, layout_of
@@ -243,8 +243,10 @@ class ImageTextDecoder(Decoder):
         return InsertedImages(self.image_id, stated(shape), n_states)
 
     @property
-    def _bidirectional_prompt(self) -> bool:
-        return self.bidirectional == "prompt"
+    def generation(self) -> Generation | None:
+        how, prompt = super().generation, self.bidirectional == "prompt"
+        images = self._inserted_images
+        return how and how._replace(inserted_images=images, bidirectional_prompt=prompt)
 
     def layout(self) -> Layout:
         return layout_of(

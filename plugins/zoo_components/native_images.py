@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from zoo.component import Part, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import stated
-from zoo.purpose import AnySize, InsertedImages
+from zoo.purpose import AnySize, Generation, InsertedImages
 from zoo.slots import Embedding, Norm
 from zoo_components.builders import Decoder, layout_of
 from zoo_components.image_text import StatesProjector, check_image_id
@@ -150,6 +150,11 @@ class NativeImageTextDecoder(Decoder):
         channels, _, _ = stated(self.image.embedding.patch_shape)
         cut = self._any_size
         return InsertedImages(self.image_id, (channels, cut.unit, 2 * cut.unit), 2, cut)
+
+    @property
+    def generation(self) -> Generation | None:
+        how = super().generation
+        return how and how._replace(inserted_images=self._inserted_images)
 
     def layout(self) -> Layout:
         return layout_of(
