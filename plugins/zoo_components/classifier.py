@@ -136,8 +136,6 @@ class Classifier(Labelling):
 
     pools: ClassVar[bool] = True
     dense: Dense = "tanh"
-    """The activation of a dense layer of width d_model before the output; with `none` there is no
-    such layer."""
     problem_type: Literal["multi_label_classification", "regression"] | None = None
     """What the scores are, if not those of classes of which one is right: those of classes of which
     any number may be (`multi_label_classification`), or numbers that are themselves asked for

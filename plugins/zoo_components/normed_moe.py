@@ -42,7 +42,6 @@ class NormedMixtureOfExperts(MixtureOfExperts):
 
     d_latent: ClassVar[None] = None  # type: ignore[misc]  # no field: the norms are d_model wide
     router: Annotated[NormedRouter, Part()]
-    """How the experts of a token are chosen and weighted."""
     expert_norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm of what the experts, and the shared expert, read and write."""
 

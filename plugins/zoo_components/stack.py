@@ -454,7 +454,6 @@ class EncoderStack(Stack):
     """A stack in which every position attends to every other."""
 
     causal: bool = False
-    """Whether a position attends only to itself and earlier positions."""
 
     @property
     def spectrogram_shape(self) -> tuple[int | None, int] | None:
@@ -481,7 +480,6 @@ class DecoderStack(Stack):
     """A stack in which a position attends only to itself and earlier positions."""
 
     causal: bool = True
-    """Whether a position attends only to itself and earlier positions."""
 
     @property
     def generation(self) -> Generation | None:
