@@ -241,7 +241,7 @@ class Encoder(WithEncoder):
     def layout(self) -> Layout:
         whole = layout_of(encoder=self.encoder, head=self.head, pooler=self.pooler)
         nsp = {"nsp": linear(self.encoder.output_width, 2)} if self.nsp else {}
-        return Layout({**whole.parts, **nsp})
+        return whole.with_parts(**nsp)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module

@@ -112,7 +112,7 @@ class DualEncoder(Builder):
         numbers = {"logit_scale": vector(1, value=self.logit_scale)}
         if self.logit_bias is not None:
             numbers["logit_bias"] = vector(1, value=self.logit_bias)
-        return Layout({**whole.parts, **numbers})
+        return whole.with_parts(**numbers)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.dual import DualEncoder as Module

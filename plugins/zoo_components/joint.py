@@ -1,7 +1,6 @@
 """Heads of encoders that share a space of texts and images: the `head` slot."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -117,12 +116,14 @@ class TwoMapEmbedding(JointEmbedding):
     """Whether the second one has a bias."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        maps = {
-            "hidden_proj": linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
-            "proj": linear(self.d_hidden, self.d_out, bias=self.bias),
-        }
-        return replace(whole, parts={**whole.parts, **maps})
+        return (
+            super()
+            .layout()
+            .with_parts(
+                hidden_proj=linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
+                proj=linear(self.d_hidden, self.d_out, bias=self.bias),
+            )
+        )
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear

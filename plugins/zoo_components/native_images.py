@@ -2,7 +2,6 @@
 their patches."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -80,8 +79,7 @@ class NormedPatchVectors(PatchVectors):
     """The norm of the vectors of patches."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        return replace(whole, parts={**whole.parts, "norm": self.norm.layout()})
+        return super().layout().with_parts(norm=self.norm.layout())
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         return self._module(scheme, norm=self.norm.build())

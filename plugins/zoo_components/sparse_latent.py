@@ -83,8 +83,7 @@ class SparseLatent(WithinSequence, Latent):
             "weights_proj": linear(self.d_model, n_heads, bias=False),
         }
         return replace(
-            whole,
-            parts={**whole.parts, "indexer": Layout(indexer)},
+            whole.with_parts(indexer=Layout(indexer)),
             label=f"{whole.label}, index_topk {self.index_topk}",
             cache=whole.cache + self.index_head_dim,
         )

@@ -377,7 +377,7 @@ class Stack(Component):
     def layout(self) -> Layout:
         embed = self.embedding.layout()
         if self.position.embedded and not (table := self.position.layout()).is_empty:
-            embed = replace(embed, parts={**embed.parts, "positions": table})
+            embed = embed.with_parts(positions=table)
         schemes = {name: scheme.layout() for name, scheme in self.schemes.items()}
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
