@@ -7,8 +7,7 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.wording import counted
-from zoo_components.heads import OfHeads
+from zoo_components.heads import OfHeads, heads_text
 from zoo_components.projections import ALL, Projections
 from zoo_components.self_attention import WithinSequence
 
@@ -76,8 +75,7 @@ class Disentangled(OfHeads, WithinSequence):
         biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases
         parts = {name: linear(self.d_model, width, bias=bias) for name, bias in biases.items()}
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
-        label = f"{counted(self.n_heads, 'head')} of {self.head_dim}"
-        return Layout(parts, label, cache=2 * width)
+        return Layout(parts, heads_text(self.n_heads, self.n_heads, self.head_dim), cache=2 * width)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.disentangled import DisentangledAttention

@@ -8,8 +8,7 @@ from pydantic import model_validator
 from zoo.component import Probability, Shared, Size
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention
-from zoo.wording import counted
-from zoo_components.heads import check_divisible
+from zoo_components.heads import check_divisible, heads_text
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class SelfAttention(WithinSequence):
                 **self._own_parts(),
                 "o_proj": linear(width, width, bias="o" in self.bias, residual=True),
             },
-            f"{counted(self.n_heads, 'head')} of {self.head_dim}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             cache=2 * width,
         )
 
