@@ -76,7 +76,8 @@ class WithEncoder(OfStacks):
 
     @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return images_of(source=self.encoder)
+        shape = self.encoder.embedding.image_shape
+        return {} if shape is None else {"source": shape}
 
     @property
     def shortest_sound(self) -> int | None:
@@ -320,12 +321,6 @@ class Decoder(OfStacks):
             head=self.head,
         )
         return model.tie(self.ties())
-
-
-def images_of(**stacks: EncoderStack) -> Mapping[str, tuple[int, int, int]]:
-    """The shapes of the images that stacks are called with, by the name of the argument."""
-    shapes = {name: stack.embedding.image_shape for name, stack in stacks.items()}
-    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _head_ties(head: Head, stack: str) -> dict[str, str]:
