@@ -243,12 +243,8 @@ class MultiHead(Attention):
 
     @property
     def _key_form(self) -> KeyForm:
-        limits = {
-            "window": self.window,
-            "window_sides": self.window_sides,
-            "chunk": self.chunk,
-        }
-        reach = tuple(limit for limit in limits.items() if limit[1] not in ("none", None))
+        limits = ((name, getattr(self, name)) for name in ("window", "window_sides", "chunk"))
+        reach = tuple(limit for limit in limits if limit[1] not in ("none", None))
         return KeyForm(self.n_kv_heads, self.head_dim, self.v_head_dim, reach)
 
     @property
