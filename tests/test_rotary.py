@@ -15,6 +15,7 @@ import zoo
 from zoo_components.modules.rotary import GridRotaryPositions, RotaryPositions
 from zoo_components.relative import Alibi, T5Buckets
 from zoo_components.rotary import (
+    AxialRotary,
     ClassGridRotary,
     DynamicRotary,
     GridRotary,
@@ -87,6 +88,11 @@ def test_rows_and_columns(pairs: str, fraction: float) -> None:
     wanted = turned(rotated, expected, interleaved=pairs == "interleaved", clockwise=False)
     torch.testing.assert_close(rotation(x), torch.cat([wanted, rest], -1), rtol=0, atol=1e-12)
     assert torch.equal(rotation(x)[..., :n_before, :], x[..., :n_before, :])
+
+
+def test_the_width_of_all_rotated_elements_is_printed() -> None:
+    scheme = AxialRotary(kind="rotary_axial", d_model=32, head_dim=16).build()
+    assert repr(scheme) == "AxialRotaryPositions(width=16, base=10000.0)"
 
 
 def test_rows_columns_and_a_class_token() -> None:

@@ -382,6 +382,11 @@ def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path
     assert found["decoder.layers.ffn"] == "spread, d_ff 48"
 
 
+def test_a_kind_that_is_made_of_another_does_not_name_that() -> None:
+    found = told(spec(ffn={"kind": "normed_moe", "n_experts": 4, "top_k": 2}))
+    assert found["decoder.layers.ffn"] == "normed_moe, 2 of 4 experts, glu silu, d_ff 48"
+
+
 def test_the_kind_is_taken_off_a_label_as_a_word(tmp_path: Path) -> None:
     """A registry may choose any kind, also a part of a word in the component's own label."""
     (tmp_path / "own.py").write_text(PLUGINS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -249,6 +249,10 @@ class Layout(_Counted):
     def _kept(self, own: Callable[[Layout], int]) -> int:
         inside = sum(part._kept(own) for part in self._containers())
         return own(self) + inside if self.generates else 0
+
+    def with_parts(self, **parts: Tensor | Layout | LayerList) -> Layout:
+        """The layout with further parts, or with others in the place of its own."""
+        return replace(self, parts={**self.parts, **parts})
 
     def find(self, name: str) -> Tensor:
         """The tensor with this name. Raises `KeyError` if there is none."""

@@ -5,7 +5,6 @@ that the parent passes. Its docstring states the `forward` of the module that `b
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
@@ -90,9 +89,8 @@ class Sublayer(Plugin):
 
     def layout_with_norms(self) -> Layout:
         """The branch's layout with its norms inside, as the block registers them."""
-        own = self.layout()
         norms = {f"{site}_norm": self.norm.layout() for site in self.norms if self.norm}
-        return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
+        return self.layout().with_parts(**norms)
 
 
 class KeyForm(NamedTuple):

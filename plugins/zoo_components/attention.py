@@ -15,11 +15,11 @@ from zoo_components.heads import (
     check_divisible,
     default_head_dim,
     heads_text,
+    temperature_of,
 )
 from zoo_components.norm import NoNorm, of_width
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
-from zoo_components.temperature import temperature_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -243,12 +243,8 @@ class MultiHead(Attention):
 
     @property
     def _key_form(self) -> KeyForm:
-        limits = {
-            "window": self.window,
-            "window_sides": self.window_sides,
-            "chunk": self.chunk,
-        }
-        reach = tuple(limit for limit in limits.items() if limit[1] not in ("none", None))
+        limits = ((name, getattr(self, name)) for name in ("window", "window_sides", "chunk"))
+        reach = tuple(limit for limit in limits if limit[1] not in ("none", None))
         return KeyForm(self.n_kv_heads, self.head_dim, self.v_head_dim, reach)
 
     @property
@@ -368,24 +364,18 @@ class MultiHead(Attention):
         parts |= self._gate_parts()
         if self.output_projection:
             parts["o_proj"] = self._output_projection()
+        told = heads_text(self.n_heads, self.n_kv_heads, self.head_dim)
+        for name, size in (("window", self.window), ("chunk", self.chunk)):
+            told += "" if size == "none" else f", {name} {size}"
         cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
         return Layout(
             parts,
-            self._told_as("multi_head"),
+            told,
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cache_window=self.past,
             cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),
         )
-
-    def _told_as(self, kind: str) -> str:
-        """The text of `zoo show`: the kind, the heads and what limits their sight."""
-        sees = "".join(
-            f", {name} {size}"
-            for name, size in (("window", self.window), ("chunk", self.chunk))
-            if size != "none"
-        )
-        return f"{kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}"
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention

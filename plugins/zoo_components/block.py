@@ -1,7 +1,6 @@
 """Layers of a stack: the `block` slot."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -208,8 +207,7 @@ class Residual(Block):
         }
         if (own := self.self_position.layout()).parts:
             attention = self.self_attn.layout_with_norms()
-            inside = {**attention.parts, self.self_position.site: own}
-            parts["self_attn"] = replace(attention, parts=inside)
+            parts["self_attn"] = attention.with_parts(**{self.self_position.site: own})
         if self.layer_scale == "learned":
             parts["scalar"] = vector(1, value=1.0)
         return Layout(parts)
@@ -253,14 +251,13 @@ class ChannelScaled(Residual):
     al., section 4.1); DINOv2 has 1e-5."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        factors = vector(self.d_model, value=self.channel_scale)
-        parts = dict(whole.parts)
+        whole, factors = super().layout(), vector(self.d_model, value=self.channel_scale)
+        scaled: dict[str, Layout] = {}
         for name in self.sublayers():
-            branch = parts[name]
+            branch = whole.parts[name]
             assert isinstance(branch, Layout)
-            parts[name] = replace(branch, parts={**branch.parts, "channel_scale": factors})
-        return replace(whole, parts=parts)
+            scaled[name] = branch.with_parts(channel_scale=factors)
+        return whole.with_parts(**scaled)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.block import ChannelScaledBlock
@@ -280,9 +277,8 @@ class ReZero(Residual):
     """The initial value of the layer's number."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        parts = {**whole.parts, "alpha": vector(1, value=self.alpha)}
-        return replace(whole, parts=parts) if self.sublayers() else whole
+        whole, alpha = super().layout(), vector(1, value=self.alpha)
+        return whole.with_parts(alpha=alpha) if self.sublayers() else whole
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.block import ReZeroBlock
@@ -329,8 +325,7 @@ class Conformer(Residual):
         return {n: (halves.get(n, 1.0) * one, skip) for n, (one, skip) in super()._scales().items()}
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        return replace(whole, parts={**whole.parts, "norm": self.norm.layout()})
+        return super().layout().with_parts(norm=self.norm.layout())
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.block import ConformerBlock

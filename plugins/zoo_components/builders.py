@@ -8,7 +8,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Component, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Classes, Generation, InsertedImages, Reading, Task, Transcription
+from zoo.purpose import Classes, Generation, Reading, Task, Transcription
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
@@ -76,7 +76,8 @@ class WithEncoder(OfStacks):
 
     @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return images_of(source=self.encoder)
+        shape = self.encoder.embedding.image_shape
+        return {} if shape is None else {"source": shape}
 
     @property
     def shortest_sound(self) -> int | None:
@@ -241,7 +242,7 @@ class Encoder(WithEncoder):
     def layout(self) -> Layout:
         whole = layout_of(encoder=self.encoder, head=self.head, pooler=self.pooler)
         nsp = {"nsp": linear(self.encoder.output_width, 2)} if self.nsp else {}
-        return Layout({**whole.parts, **nsp})
+        return whole.with_parts(**nsp)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module
@@ -286,25 +287,11 @@ class Decoder(OfStacks):
         return _head_ties(self.head, "decoder")
 
     @property
-    def _inserted_images(self) -> InsertedImages | None:
-        """The images that may stand in its text."""
-        return None
-
-    @property
-    def _bidirectional_prompt(self) -> bool:
-        """Whether the tokens of a prompt attend to later ones in it."""
-        return False
-
-    @property
     def generation(self) -> Generation | None:
         how = self.decoder.generation
         if how is None or not self.head.scores_tokens:
             return None
-        return how._replace(
-            memory_width=self.memory_width,
-            inserted_images=self._inserted_images,
-            bidirectional_prompt=self._bidirectional_prompt,
-        )
+        return how._replace(memory_width=self.memory_width)
 
     @property
     def reading(self) -> Reading | None:
@@ -334,12 +321,6 @@ class Decoder(OfStacks):
             head=self.head,
         )
         return model.tie(self.ties())
-
-
-def images_of(**stacks: EncoderStack) -> Mapping[str, tuple[int, int, int]]:
-    """The shapes of the images that stacks are called with, by the name of the argument."""
-    shapes = {name: stack.embedding.image_shape for name, stack in stacks.items()}
-    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _head_ties(head: Head, stack: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ class StateScores(Head):
             parts["dense"] = linear(self.d_model, self.d_model, bias=bool(self.dense_bias))
         parts["norm"] = self.norm.layout()
         parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
-        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout(parts, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         return self._build(pooling=None)
@@ -136,8 +136,6 @@ class Classifier(Labelling):
 
     pools: ClassVar[bool] = True
     dense: Dense = "tanh"
-    """The activation of a dense layer of width d_model before the output; with `none` there is no
-    such layer."""
     problem_type: Literal["multi_label_classification", "regression"] | None = None
     """What the scores are, if not those of classes of which one is right: those of classes of which
     any number may be (`multi_label_classification`), or numbers that are themselves asked for
@@ -185,7 +183,7 @@ class ProjectedClassifier(OfClasses):
             "dense": linear(self.d_model, self.d_hidden),
             "out": linear(self.d_hidden, self.n_classes),
         }
-        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout(parts, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.classifier import ProjectedClassifier as Module

@@ -34,7 +34,7 @@ class ShortConvolution(Recurrent):
                 "conv": convolution(width, width, self.kernel_size, bias=bias, groups=width),
                 "o_proj": linear(width, width, bias=bias, residual=True),
             },
-            f"{self.kind} kernel {self.kernel_size}",
+            f"kernel {self.kernel_size}",
             state=(self.kernel_size - 1) * self.d_model,
         )
 

@@ -68,8 +68,7 @@ class CrossLayer(MultiHead):
         return "q"
 
     def layout(self) -> Layout:
-        label = self._told_as("cross_layer")
-        return replace(super().layout(), label=label, cache=0, cache_window=None)
+        return replace(super().layout(), cache=0, cache_window=None)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.cross_layer import CrossLayerAttention

@@ -1,12 +1,12 @@
 """Differential attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear
-from zoo.slots import Attention, Norm
+from zoo.slots import Norm
 from zoo_components.heads import (
     check_default_head_dim,
     check_divisible,
@@ -15,6 +15,7 @@ from zoo_components.heads import (
 )
 from zoo_components.norm import RmsNorm
 from zoo_components.projections import ALL, Projections
+from zoo_components.self_attention import WithSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
-class Differential(Attention):
+class Differential(WithSoftmax):
     """Differential attention (Ye et al. 2024, arXiv:2410.05258, section 2.1): the weights of one
     head minus those of another, so that what both attend to cancels out. A pair of heads computes
     (softmax(scale * q_1 k_1^T) - lambda * softmax(scale * q_2 k_2^T)) v, which is normalised and
     multiplied by 1 - lambda_init. The factor is learned: lambda = exp(lambda_q1 . lambda_k1) -
     exp(lambda_q2 . lambda_k2) + lambda_init, with four vectors that all pairs share."""
 
-    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of query heads, two for each pair: pair i is of head i and head n_heads / 2 +
     i."""
@@ -64,14 +64,6 @@ class Differential(Attention):
         check_divisible(n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
         return self
 
-    @property
-    def against_fused(self) -> None:
-        return None
-
-    @property
-    def incremental(self) -> bool:
-        return True
-
     def layout(self) -> Layout:
         key_width = self.key_width or self.d_model
         q, k = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
@@ -87,7 +79,7 @@ class Differential(Attention):
         }
         return Layout(
             parts,
-            f"differential, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_kv_heads, self.head_dim),
             cache=0 if self.key_width else 2 * k,
             memory_cache=2 * k if self.key_width else 0,
         )

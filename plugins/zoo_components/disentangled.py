@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
+from zoo.component import PositiveFloat, Probability, Shared, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.wording import counted
-from zoo_components.heads import check_default_head_dim, default_head_dim
+from zoo_components.heads import OfHeads, heads_text
 from zoo_components.projections import ALL, Projections
 from zoo_components.self_attention import WithinSequence
 
@@ -18,17 +17,13 @@ if TYPE_CHECKING:
 Term = Literal["content_to_position", "position_to_content"]
 
 
-class Disentangled(WithinSequence):
+class Disentangled(OfHeads, WithinSequence):
     """Multi-head attention with separate vectors for content and position (He et al. 2020,
     arXiv:2006.03654, section 3.1): besides q k^T, the query is matched with the vector of its
     distance to the key, and the key with the same vector. It needs the position scheme
     `disentangled`, which holds those vectors."""
 
     reads: ClassVar[str | None] = "rel_embed"
-    n_heads: Shared[Size]
-    """The number of heads."""
-    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
-    """The width of a head; d_model / n_heads by default."""
     bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
     for none."""
@@ -56,7 +51,6 @@ class Disentangled(WithinSequence):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_default_head_dim(self, self.n_heads)
         if len(set(self.terms)) != len(self.terms):
             raise contradiction("`terms` names one term twice", "terms")
         return self
@@ -81,8 +75,7 @@ class Disentangled(WithinSequence):
         biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases
         parts = {name: linear(self.d_model, width, bias=bias) for name, bias in biases.items()}
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
-        label = f"disentangled, {counted(self.n_heads, 'head')} of {self.head_dim}"
-        return Layout(parts, label, cache=2 * width)
+        return Layout(parts, heads_text(self.n_heads, self.n_heads, self.head_dim), cache=2 * width)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.disentangled import DisentangledAttention

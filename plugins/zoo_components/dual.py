@@ -7,9 +7,10 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, vector
+from zoo.only_with import stated
 from zoo.purpose import Comparison, Reading, Task
 from zoo.slots import Builder, Head
-from zoo_components.builders import check_ids, check_images, images_of, layout_of
+from zoo_components.builders import check_ids, check_images, layout_of
 from zoo_components.stack import EncoderStack, ImageStack
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class DualEncoder(Builder):
 
     @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return images_of(image=self.image)
+        return {"image": stated(self.image.embedding.image_shape)}
 
     @property
     def called_with(self) -> tuple[Reading, ...]:
@@ -112,7 +113,7 @@ class DualEncoder(Builder):
         numbers = {"logit_scale": vector(1, value=self.logit_scale)}
         if self.logit_bias is not None:
             numbers["logit_bias"] = vector(1, value=self.logit_bias)
-        return Layout({**whole.parts, **numbers})
+        return whole.with_parts(**numbers)
 
     def build(self) -> "Transformer":
         from zoo_components.modules.dual import DualEncoder as Module

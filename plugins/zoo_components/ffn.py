@@ -45,7 +45,7 @@ class Mlp(Activated, FeedForward):
                 "sub_norm": self.sub_norm.layout(),
                 "down_proj": back,
             },
-            f"{self.kind} {self.activation}, d_ff {self.d_ff}",
+            f"{self.activation}, d_ff {self.d_ff}",
         )
 
     @property
@@ -117,7 +117,7 @@ class Conv1d(Activated, FeedForward):
                 **self.activation_parts(),
                 "down_proj": convolution(inner, width, size, bias=bias, residual=True),
             },
-            f"conv1d {self.activation}, d_ff {self.d_ff}, kernel {self.kernel_size}",
+            f"{self.activation}, d_ff {self.d_ff}, kernel {self.kernel_size}",
         )
 
     def build(self) -> "nn.Module":
@@ -182,7 +182,7 @@ class GatedConv1d(Activated, FeedForward):
                 **self.activation_parts(),
                 "down_proj": linear(width, width, bias=bias, residual=True),
             },
-            f"{self.kind} {self.activation}, kernel {self.kernel_size}",
+            f"{self.activation}, kernel {self.kernel_size}",
         )
 
     def build(self) -> "nn.Module":

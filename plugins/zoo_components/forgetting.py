@@ -1,6 +1,6 @@
 """Attention with forget gates: the `attention` slot."""
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -13,13 +13,13 @@ from zoo_components.heads import (
     heads_text,
 )
 from zoo_components.projections import ALL, Projections
-from zoo_components.self_attention import WithinSequence
+from zoo_components.self_attention import WithinSequence, WithSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Forgetting(WithinSequence):
+class Forgetting(WithinSequence, WithSoftmax):
     """Softmax attention with forget gates, that of the Forgetting Transformer (Lin et al. 2025,
     arXiv:2503.02130, section 3): softmax(scale * q k^T + D) v for each head, where D_ij is the sum
     of log f over the tokens after key j up to query i, and f = sigmoid(forget_proj(x)) is a gate of
@@ -27,7 +27,6 @@ class Forgetting(WithinSequence):
     paper uses it without positions. To a query, a token that the mask hides is not there, nor is
     its gate."""
 
-    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of query heads, each with a gate."""
     n_kv_heads: Shared[Size] = Field(default_factory=lambda data: data["n_heads"])
@@ -52,14 +51,6 @@ class Forgetting(WithinSequence):
     def only_causal(self) -> bool:
         return True
 
-    @property
-    def against_fused(self) -> None:
-        return None
-
-    @property
-    def incremental(self) -> bool:
-        return True
-
     def layout(self) -> Layout:
         queries, keys = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         heads, kv_heads = column_wise(self.n_heads), column_wise(self.n_kv_heads)
@@ -77,7 +68,7 @@ class Forgetting(WithinSequence):
                     cut=row_wise(self.n_heads),
                 ),
             },
-            f"{self.kind}, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_kv_heads, self.head_dim),
             cache=2 * keys + self.n_heads,
         )
 

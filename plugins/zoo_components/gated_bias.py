@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, ClassVar
 
 from zoo.layout import Layout, Tensor, linear, vector
-from zoo_components.self_attention import SelfAttention
+from zoo_components.self_attention import SelfAttention, WithSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -12,7 +12,7 @@ GATE_OUTPUTS = 8
 """How many outputs the map of the gates has: four to sum up for each of two gates."""
 
 
-class GatedBias(SelfAttention):
+class GatedBias(SelfAttention, WithSoftmax):
     """Multi-head attention with a gated bias of positions (XLM-E: Chi et al. 2021,
     arXiv:2106.16138; WavLM: Chen et al. 2021, arXiv:2110.13900):
     softmax(q k^T / sqrt(head_dim) + (2 + a * (c * b - 1)) * bias) v for each head, where c is a
@@ -21,12 +21,7 @@ class GatedBias(SelfAttention):
     reads at a position says how much the distances from there matter. It needs a position scheme
     with a learned bias, such as `t5_buckets`. The map to the gates always has a bias."""
 
-    recordable: ClassVar[bool] = True
     reads: ClassVar[str | None] = "rel_bias"
-
-    @property
-    def incremental(self) -> bool:
-        return True
 
     def _own_parts(self) -> dict[str, Tensor | Layout]:
         return {

@@ -81,7 +81,7 @@ class GatedDelta(Recurrent):
                 "head_norm": self.head_norm.layout(),
                 "o_proj": linear(values, self.d_model, bias=False, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_key_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_key_heads, self.head_dim),
             state=self.n_heads * self.head_dim * self.v_head_dim
             + (self.kernel_size - 1) * sum(of_heads.values()),
         )

@@ -1,6 +1,6 @@
 """Heads that return an output for each position: the `head` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,9 @@ from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 if TYPE_CHECKING:
     from torch import nn
 
-    from zoo_components.modules.head import Logits
+    from zoo_components.modules.head import LinearHead as LinearModule
+
+Module = TypeVar("Module", bound="LinearModule")
 
 
 class LinearHead(Head):
@@ -74,31 +76,24 @@ class LinearHead(Head):
         }
         if self.logits_bias:
             parts["logits_bias"] = Tensor((stated(self.vocab),), "constant", buffer=True)
-        return Layout(parts, self.kind)
-
-    def logits(self) -> "Logits":
-        """The function from the values of the map to the head's output."""
-        from zoo_components.modules.head import Logits
-
-        return Logits(scale=self.scale, softcap=number(self.softcap), output=self.output)
-
-    @property
-    def input_factor(self) -> float:
-        """The input scale as a number."""
-        if self.input_scale == "inverse_sqrt_d_model":
-            return self.d_model**-0.5
-        return float(self.input_scale)
+        return Layout(parts)
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.head import LinearHead as Module
+        from zoo_components.modules.head import LinearHead
 
-        return Module(
+        return self._module(LinearHead)
+
+    def _module(self, cls: "type[Module]") -> "Module":
+        from zoo_components.modules.head import Logits
+
+        scale = self.input_scale
+        return cls(
             width=self.out_width,
             vocab=stated(self.vocab),
             bias=self.bias,
-            input_scale=self.input_factor,
+            input_scale=self.d_model**-0.5 if isinstance(scale, str) else float(scale),
             logits_bias=self.logits_bias,
-            logits=self.logits(),
+            logits=Logits(scale=self.scale, softcap=number(self.softcap), output=self.output),
         )
 
 
@@ -137,22 +132,14 @@ class MlmHead(Activated, LinearHead):
             for name, n_in, n_out in zip(("dense", "dense2"), widths, widths[1:], strict=False)
         }
         parts = {**dense, **self.activation_parts(), "norm": self.norm.layout()}
-        return Layout({**parts, **super().layout().parts}, self.kind)
+        return Layout({**parts, **super().layout().parts})
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.head import MlmHead as Module
+        from zoo_components.modules.head import MlmHead
 
-        return Module(
-            dense_widths=self.dense_widths,
-            dense_bias=self.dense_bias,
-            activation=self.build_activation(),
-            norm=self.norm.build(),
-            vocab=stated(self.vocab),
-            bias=self.bias,
-            input_scale=self.input_factor,
-            logits_bias=self.logits_bias,
-            logits=self.logits(),
-        )
+        head, activation, norm = self._module(MlmHead), self.build_activation(), self.norm.build()
+        head.add_dense(self.dense_widths, bias=self.dense_bias, activation=activation, norm=norm)
+        return head
 
 
 class Ctc(Head):
@@ -193,7 +180,7 @@ class Ctc(Head):
 
     def layout(self) -> Layout:
         out = linear(self.d_model, stated(self.vocab), bias=self.bias, cut=BY_VOCABULARY)
-        return Layout({"out": out}, self.kind)
+        return Layout({"out": out})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.head import Ctc as Module

@@ -1,9 +1,17 @@
-"""The numbers and widths of attention heads."""
+"""The numbers and widths of attention heads, and the temperature of their queries."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from zoo.component import contradiction
+from pydantic import Field, model_validator
+
+from zoo.component import Shared, Size, contradiction
+from zoo.only_with import stated
 from zoo.slots import Attention
+
+if TYPE_CHECKING:
+    from zoo_components.attention import MultiHead
+    from zoo_components.latent import Latent
+    from zoo_components.modules.heads import Temperature
 
 
 def default_head_dim(data: dict[str, Any]) -> int:
@@ -21,6 +29,20 @@ def check_default_head_dim(attention: Attention, n_heads: int) -> None:
             "n_heads",
             "d_model",
         )
+
+
+class OfHeads(Attention):
+    """What kinds of attention have in common whose heads are all of one width."""
+
+    n_heads: Shared[Size]
+    """The number of heads."""
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
+    """The width of a head; d_model / n_heads by default."""
+
+    @model_validator(mode="after")
+    def _check_head_dim(self) -> Self:
+        check_default_head_dim(self, self.n_heads)
+        return self
 
 
 def check_divisible(**numbers: int) -> None:
@@ -43,3 +65,18 @@ def heads_text(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
     """The heads in words: `8 heads of 64`, or `32 over 8 heads of 128`."""
     groups = "" if n_kv_heads == n_heads else f" over {n_kv_heads}"
     return f"{n_heads}{groups} {'head' if n_kv_heads == 1 else 'heads'} of {head_dim}"
+
+
+def temperature_of(attention: "MultiHead | Latent") -> "Temperature | None":
+    """The temperature that a description states; None if it states none."""
+    from zoo_components.modules.heads import Temperature
+
+    form = attention.q_temperature
+    if form is None or form == "none":
+        return None
+    return Temperature(
+        form=form,
+        scale=stated(attention.q_temperature_scale),
+        floor=stated(attention.q_temperature_floor),
+        shift=stated(attention.q_temperature_shift),
+    )

@@ -22,7 +22,7 @@ class DistilledClassifier(OfClasses):
 
     def layout(self) -> Layout:
         out = linear(self.d_model, self.n_classes, bias=self.bias)
-        return Layout({"out": out, "distillation": out}, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout({"out": out, "distillation": out}, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.image_classifier import DistilledClassifier as Module
@@ -42,7 +42,7 @@ class PatchClassifier(OfClasses):
 
     def layout(self) -> Layout:
         out = linear(2 * self.d_model, self.n_classes, bias=self.bias)
-        return Layout({"out": out}, f"{self.kind}, n_classes {self.n_classes}")
+        return Layout({"out": out}, f"n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.image_classifier import PatchClassifier as Module

@@ -8,13 +8,15 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, NotWith, stated
-from zoo.purpose import InsertedImages
+from zoo.purpose import Generation, InsertedImages
 from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.builders import Decoder, check_images, layout_of
 from zoo_components.stack import DecoderStack, ImageStack
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from zoo.transformer import Transformer
     from zoo_components.modules.image_text import Projector as ProjectorModule
 
@@ -89,33 +91,23 @@ class StatesProjector(Activated):
     def _module(self, grid: tuple[int, int] | None) -> "ProjectorModule":
         """The module, for patches of so many rows and columns if these are known."""
         from zoo.linear import Linear
-        from zoo_components.modules.image_text import LinearProjector, Merging, MlpProjector
+        from zoo_components.modules.image_text import Merging
+        from zoo_components.modules.image_text import Projector as Module
 
         merging = merge_proj = None
         if self.merge > 1:
             merging = Merging(self.merge, mean=self.merge_by == "mean", grid=grid)
         if self._mapped_width is not None:
             merge_proj = Linear(self._mapped_width, self.d_merged, bias=False)
-        norm = self.norm.build()
+        maps: dict[str, nn.Module] = {}
         if self.d_hidden is None:
-            return LinearProjector(
-                self.d_merged,
-                self.d_out,
-                bias=self.bias,
-                merging=merging,
-                merge_proj=merge_proj,
-                norm=norm,
-            )
-        return MlpProjector(
-            d_in=self.d_merged,
-            d_hidden=self.d_hidden,
-            d_out=self.d_out,
-            activation=self.build_activation(),
-            bias=self.bias,
-            merging=merging,
-            merge_proj=merge_proj,
-            norm=norm,
-        )
+            maps["proj"] = Linear(self.d_merged, self.d_out, bias=self.bias)
+        else:
+            maps["up_proj"] = Linear(self.d_merged, self.d_hidden, bias=self.bias)
+            maps["activation"] = self.build_activation()
+            maps["down_proj"] = Linear(self.d_hidden, self.d_out, bias=self.bias)
+        norm = self.norm.build()
+        return Module(merging=merging, merge_proj=merge_proj, norm=norm, maps=maps)
 
 
 class Projector(StatesProjector):
@@ -251,8 +243,10 @@ class ImageTextDecoder(Decoder):
         return InsertedImages(self.image_id, stated(shape), n_states)
 
     @property
-    def _bidirectional_prompt(self) -> bool:
-        return self.bidirectional == "prompt"
+    def generation(self) -> Generation | None:
+        how, prompt = super().generation, self.bidirectional == "prompt"
+        images = self._inserted_images
+        return how and how._replace(inserted_images=images, bidirectional_prompt=prompt)
 
     def layout(self) -> Layout:
         return layout_of(

@@ -1,7 +1,6 @@
 """Heads of encoders that share a space of texts and images: the `head` slot."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -75,28 +74,26 @@ class JointEmbedding(OfVectors):
     def vector_width(self) -> int:
         return number(self.d_out) or self.d_model
 
+    def _maps(self) -> dict[str, tuple[int, int, bool]]:
+        """The widths, from and to, of each map, and whether it has a bias."""
+        width = number(self.d_out)
+        return {} if width is None else {"proj": (self.d_model, width, bool(self.bias))}
+
     def layout(self) -> Layout:
-        parts = {"norm": self.norm.layout()}
-        if (width := number(self.d_out)) is not None:
-            parts["proj"] = linear(self.d_model, width, bias=bool(self.bias))
-        return Layout(parts, self.kind)
+        maps = {name: linear(a, b, bias=bias) for name, (a, b, bias) in self._maps().items()}
+        return Layout({"norm": self.norm.layout(), **maps})
 
     def build(self) -> "nn.Module":
         from zoo.linear import Linear
-
-        width = number(self.d_out)
-        proj = None if width is None else Linear(self.d_model, width, bias=bool(self.bias))
-        return self._module(hidden_proj=None, proj=proj)
-
-    def _module(self, *, hidden_proj: "nn.Module | None", proj: "nn.Module | None") -> "nn.Module":
         from zoo_components.modules.joint import JointEmbedding as Module
 
+        maps = {name: Linear(a, b, bias=bias) for name, (a, b, bias) in self._maps().items()}
         return Module(
             pooling=self.pooling,
             end_id=self.end_id,
             norm=self.norm.build(),
-            hidden_proj=hidden_proj,
-            proj=proj,
+            hidden_proj=maps.get("hidden_proj"),
+            proj=maps.get("proj"),
             normalize=self.normalize,
         )
 
@@ -116,21 +113,11 @@ class TwoMapEmbedding(JointEmbedding):
     bias: bool = False
     """Whether the second one has a bias."""
 
-    def layout(self) -> Layout:
-        whole = super().layout()
-        maps = {
-            "hidden_proj": linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
-            "proj": linear(self.d_hidden, self.d_out, bias=self.bias),
+    def _maps(self) -> dict[str, tuple[int, int, bool]]:
+        return {
+            "hidden_proj": (self.d_model, self.d_hidden, self.hidden_bias),
+            "proj": (self.d_hidden, self.d_out, self.bias),
         }
-        return replace(whole, parts={**whole.parts, **maps})
-
-    def build(self) -> "nn.Module":
-        from zoo.linear import Linear
-
-        return self._module(
-            hidden_proj=Linear(self.d_model, self.d_hidden, bias=self.hidden_bias),
-            proj=Linear(self.d_hidden, self.d_out, bias=self.bias),
-        )
 
 
 class PooledByQuery(OfVectors):
@@ -197,7 +184,7 @@ class AttentionPooling(Activated, PooledByQuery):
             "norm": self.norm.layout(),
             "ffn": self._ffn.layout(),
         }
-        return Layout(parts, self.kind, generates=False)
+        return Layout(parts, generates=False)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.joint import AttentionPooling as Module
@@ -223,7 +210,7 @@ class QueryPooling(PooledByQuery):
         out = linear(self.d_model, self.d_model)
         return Layout(
             {"query": self._query, "k_proj": to, "v_proj": to, "out": out},
-            f"{self.kind}, {counted(self.n_heads, 'head')}",
+            counted(self.n_heads, "head"),
         )
 
     def build(self) -> "nn.Module":

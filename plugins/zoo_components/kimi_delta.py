@@ -1,14 +1,14 @@
 """Kimi Delta Attention, in the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from zoo.component import Shared, Size, Slot
+from zoo.component import Size, Slot
 from zoo.layout import Layout, linear, vector
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
-from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.heads import OfHeads, heads_text
 from zoo_components.norm import RmsNorm
 from zoo_components.recurrent import FIRST_STEP, Recurrent
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class KimiDelta(Recurrent):
+class KimiDelta(OfHeads, Recurrent):
     """Kimi Delta Attention (Kimi Team 2025, arXiv:2510.26692): a gated delta network as
     `gated_delta`, but each channel of the keys has a decay of its own. Each head has a state S that
     maps keys to values. A token with the key k, the value v, the decays a and the strength b turns
@@ -28,21 +28,12 @@ class KimiDelta(Recurrent):
     the two maps to the decays there are head_dim channels, and so for the gate. Generation keeps
     the states, and the last inputs of the convolutions."""
 
-    n_heads: Shared[Size]
-    """The number of heads."""
-    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
-    """The width of the queries, keys and values of a head; d_model / n_heads by default."""
     kernel_size: Size = 4
     """The number of tokens that the convolutions read, the token itself included."""
     head_norm: Annotated[
         Norm, Slot("norm", default="rms_norm", inherit=False, width="head_dim")
     ] = Field(default_factory=lambda data: RmsNorm(kind="rms_norm", width=data["head_dim"]))
     """The norm of what each head reads, before the gate."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_default_head_dim(self, self.n_heads)
-        return self
 
     def layout(self) -> Layout:
         width = self.n_heads * self.head_dim
@@ -62,7 +53,7 @@ class KimiDelta(Recurrent):
                 "head_norm": self.head_norm.layout(),
                 "o_proj": linear(width, self.d_model, bias=False, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=width * self.head_dim + (self.kernel_size - 1) * 3 * width,
         )
 

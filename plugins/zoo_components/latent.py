@@ -1,18 +1,19 @@
 """Multi-head latent attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
 from zoo.layout import Layout, column_wise, linear, row_wise
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.slots import Attention, Norm
+from zoo.slots import Norm
 from zoo.wording import counted
 from zoo_components.attention import NotNegativeInt
+from zoo_components.heads import temperature_of
 from zoo_components.norm import RmsNorm, of_width
 from zoo_components.optional import SizeOrNone, number
-from zoo_components.temperature import temperature_of
+from zoo_components.self_attention import WithSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="LatentAttention")
 
 
-class Latent(Attention):
+class Latent(WithSoftmax):
     """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1): keys and
     values of all heads are expanded from one narrow latent vector per token, which is all that
     generation keeps, beside one rotated key part that all heads share."""
 
-    recordable: ClassVar[bool] = True
     n_heads: Shared[Size]
     """The number of heads."""
     q_lora_rank: SizeOrNone = "none"
@@ -84,14 +84,6 @@ class Latent(Attention):
         """The width of the part that the position scheme rotates."""
         return self.qk_rope_head_dim
 
-    @property
-    def against_fused(self) -> None:
-        return None
-
-    @property
-    def incremental(self) -> bool:
-        return True
-
     def layout(self) -> Layout:
         kv_width = self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
         kept = self.kv_lora_rank + self.qk_rope_head_dim
@@ -112,7 +104,7 @@ class Latent(Attention):
         }
         return Layout(
             parts,
-            f"latent, {counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
+            f"{counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
             cache=0 if self.key_width else kept,
             memory_cache=kept if self.key_width else 0,
         )

@@ -1,7 +1,6 @@
 """Inputs of single layers: the embedding that makes them, and the block that reads its own."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
@@ -48,7 +47,6 @@ class LayeredTokens(TokenEmbedding):
         return stated(self.n_layers) * self.d_layer_input
 
     def layout(self) -> Layout:
-        whole = super().layout()
         inputs = Layout(
             {
                 "tokens": embedding(stated(self.vocab), self._all_widths, cut=BY_VOCABULARY),
@@ -56,7 +54,7 @@ class LayeredTokens(TokenEmbedding):
                 "norm": self.layer_input_norm.layout(),
             }
         )
-        return replace(whole, parts={**whole.parts, "layer_inputs": inputs})
+        return super().layout().with_parts(layer_inputs=inputs)
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.layer_inputs import LayerInputs

@@ -1,13 +1,13 @@
 """Lightning attention, in the `attention` slot."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from zoo.component import Given, Shared, Size, Slot
+from zoo.component import Given, Slot
 from zoo.layout import Layout, linear
 from zoo.slots import Norm
-from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.heads import OfHeads, heads_text
 from zoo_components.norm import RmsNorm
 from zoo_components.recurrent import Recurrent
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Lightning(Recurrent):
+class Lightning(OfHeads, Recurrent):
     """Lightning attention, the linear attention of MiniMax-01 (Li et al. 2025, arXiv:2501.08313,
     section 2.2): each head has a state S, which a token with the key k and the value v turns into
     a S + k v^T, and reads as S^T q. Queries, keys and values are SiLU of linear maps, and the decay
@@ -23,10 +23,6 @@ class Lightning(Recurrent):
     all heads read is normalised as one vector and multiplied with sigmoid(gate_proj(x)). Whole
     sequences are computed in chunks, as products of matrices. Generation keeps the states."""
 
-    n_heads: Shared[Size]
-    """The number of heads."""
-    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
-    """The width of a head; d_model / n_heads by default."""
     rate: Annotated[float, Field(ge=0.0)] = 1.0
     """What the rates of decay of all heads are multiplied with; with 0, nothing fades. MiniMax-01
     has 1 - layer / (n_layers - 1), with layers counted from 0, so that later layers look back
@@ -36,11 +32,6 @@ class Lightning(Recurrent):
         Field(default_factory=lambda data: RmsNorm(kind="rms_norm", width=data["inner"]))
     )
     """The norm of what all heads read, before the gate."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_default_head_dim(self, self.n_heads)
-        return self
 
     def layout(self) -> Layout:
         to_heads = linear(self.d_model, self.inner, bias=False)
@@ -53,7 +44,7 @@ class Lightning(Recurrent):
                 "inner_norm": self.inner_norm.layout(),
                 "o_proj": linear(self.inner, self.d_model, bias=False, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=self.inner * self.head_dim,
         )
 

@@ -1,12 +1,10 @@
 """Linear attention: the `attention` slot."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from pydantic import Field, model_validator
-
-from zoo.component import Shared, Size
+from zoo.component import Shared
 from zoo.layout import Layout, column_wise, linear, row_wise
-from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.heads import OfHeads, heads_text
 from zoo_components.projections import ALL, Projections
 from zoo_components.recurrent import WithoutSoftmax
 
@@ -14,25 +12,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Linear(WithoutSoftmax):
+class Linear(OfHeads, WithoutSoftmax):
     """Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236): the weight of a key is
     phi(q) . phi(k), divided by the sum of those of all keys, with phi(x) = elu(x) + 1, the feature
     map of the paper. So the sums over keys do not depend on the query: time grows with the length
     instead of its square, and generation keeps these sums, of fixed size, and nothing of each
     token. It takes no rotation or bias of a position scheme."""
 
-    n_heads: Shared[Size]
-    """The number of heads."""
-    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
-    """The width of a head; d_model / n_heads by default."""
     bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
     for none."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_default_head_dim(self, self.n_heads)
-        return self
 
     def layout(self) -> Layout:
         key_width, width = self.key_width or self.d_model, self.n_heads * self.head_dim
@@ -50,7 +39,7 @@ class Linear(WithoutSoftmax):
                     cut=row_wise(self.n_heads),
                 ),
             },
-            f"linear, {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=self.n_heads * self.head_dim * (self.head_dim + 1),
         )
 

@@ -70,7 +70,7 @@ class Mamba(Recurrent):
                 "skip": vector(inner, value=1.0),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
             },
-            f"{self.kind}, {inner} channels of {states} states",
+            f"{inner} channels of {states} states",
             state=inner * (states + self.kernel_size - 1),
         )
 

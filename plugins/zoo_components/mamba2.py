@@ -89,7 +89,7 @@ class StateSpace(Recurrent):
                 **self._norm_parts(inner),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
             },
-            f"{self.kind} {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             state=self.state_size * inner + (self.kernel_size - 1) * (inner + 2 * vectors),
         )
 

@@ -244,7 +244,7 @@ class MixtureOfExperts(Activated, FeedForward):
             parts["in_proj"] = linear(self.d_model, self.d_latent, bias=self.bias)
             parts["out_proj"] = linear(self.d_latent, self.d_model, bias=self.bias, residual=True)
         label = (
-            f"moe, {self.top_k} of {self.n_experts} experts, {self.expert} {self.activation}, "
+            f"{self.top_k} of {self.n_experts} experts, {self.expert} {self.activation}, "
             f"d_ff {self.d_ff}"
         )
         label += "" if self.d_latent is None else f", d_latent {self.d_latent}"

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, embedding, linear
 from zoo.only_with import stated
-from zoo.purpose import AnySize, InsertedImages
+from zoo.purpose import AnySize, Generation, InsertedImages
 from zoo.slots import Embedding, Norm
 from zoo_components.builders import Decoder, layout_of
 from zoo_components.image_text import StatesProjector, check_image_id
@@ -81,8 +81,7 @@ class NormedPatchVectors(PatchVectors):
     """The norm of the vectors of patches."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        return replace(whole, parts={**whole.parts, "norm": self.norm.layout()})
+        return super().layout().with_parts(norm=self.norm.layout())
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         return self._module(scheme, norm=self.norm.build())
@@ -111,10 +110,8 @@ class GridPatchVectors(PatchVectors):
         return True
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        table = embedding(self.grid_size**2, self.d_model)
-        label = f"{whole.label}, grid {self.grid_size} x {self.grid_size}"
-        return replace(whole, parts={**whole.parts, "grid": table}, label=label)
+        whole = super().layout().with_parts(grid=embedding(self.grid_size**2, self.d_model))
+        return replace(whole, label=f"{whole.label}, grid {self.grid_size} x {self.grid_size}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.native_images import GridPatchVectors as Module
@@ -193,6 +190,11 @@ class NativeImageTextDecoder(Decoder):
         channels, _, _ = stated(self.image.embedding.patch_shape)
         cut = self._any_size
         return InsertedImages(self.image_id, (channels, cut.unit, 2 * cut.unit), 2, cut)
+
+    @property
+    def generation(self) -> Generation | None:
+        how = super().generation
+        return how and how._replace(inserted_images=self._inserted_images)
 
     def layout(self) -> Layout:
         return layout_of(

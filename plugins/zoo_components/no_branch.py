@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from zoo.slots import Attention, FeedForward, NormSite, Sublayer
+from zoo.slots import FeedForward, NormSite, Sublayer
+from zoo_components.recurrent import WithoutSoftmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,27 +20,13 @@ class NoBranch(Sublayer):
     skip_scale: ClassVar[float] = 1.0  # type: ignore[misc]
 
 
-class NoAttention(NoBranch, Attention):
+class NoAttention(NoBranch, WithoutSoftmax):
     """No attention: a layer without the branch, in which no position sees another (a choice in
     models whose layers were found by search: Bercovich et al. 2024, arXiv:2411.19146)."""
 
-    recordable: ClassVar[bool] = True
-
     @property
-    def takes_rotation(self) -> bool:
-        return False
-
-    @property
-    def takes_bias(self) -> bool:
-        return False
-
-    @property
-    def against_fused(self) -> str | None:
+    def against_fused(self) -> None:
         return None
-
-    @property
-    def incremental(self) -> bool:
-        return True
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.no_branch import NoAttention as Module

@@ -1,6 +1,5 @@
 """Mixtures of experts with norms inside, in the `ffn` slot."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from zoo.component import Part, Slot
@@ -22,10 +21,8 @@ class NormedRouter(Router):
     """The norm of what the router reads."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
         scale = vector(self.n_experts, value=1.0)
-        parts = {**whole.parts, "norm": self.norm.layout(), "expert_scale": scale}
-        return replace(whole, parts=parts)
+        return super().layout().with_parts(norm=self.norm.layout(), expert_scale=scale)
 
     def build(self) -> "RouterModule":
         from zoo_components.modules.normed_moe import NormedRouter as Module
@@ -42,7 +39,6 @@ class NormedMixtureOfExperts(MixtureOfExperts):
 
     d_latent: ClassVar[None] = None  # type: ignore[misc]  # no field: the norms are d_model wide
     router: Annotated[NormedRouter, Part()]
-    """How the experts of a token are chosen and weighted."""
     expert_norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm of what the experts, and the shared expert, read and write."""
 
@@ -54,7 +50,7 @@ class NormedMixtureOfExperts(MixtureOfExperts):
             if name in whole.parts
             for site in ("pre", "post")
         }
-        return replace(whole, parts={**whole.parts, **norms})
+        return whole.with_parts(**norms)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.normed_moe import NormedMixtureOfExperts as Module

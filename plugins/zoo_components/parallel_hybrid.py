@@ -148,8 +148,7 @@ class ParallelHybrid(WithinSequence):
         return self.attention.incremental and self.recurrence.incremental
 
     def layout(self) -> Layout:
-        parts = {name: branch.layout_with_norms() for name, branch in self._branches().items()}
-        return Layout(parts, self.kind)
+        return Layout({name: one.layout_with_norms() for name, one in self._branches().items()})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.block import with_norms

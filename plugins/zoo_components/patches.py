@@ -145,7 +145,7 @@ class NormedPatches(Patches):
         assert isinstance(patches, Layout)
         if not self.bias:
             patches = Layout({"weight": patches.parts["weight"]})
-        return replace(whole, parts={**whole.parts, "patches": patches, "norm": self.norm.layout()})
+        return whole.with_parts(patches=patches, norm=self.norm.layout())
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         return self._module(scheme, bias=self.bias, norm=self.norm.build())
@@ -159,8 +159,7 @@ class PreNormedPatches(Patches):
     """The norm of the patches."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        return replace(whole, parts={**whole.parts, "patch_norm": self.norm.layout()})
+        return super().layout().with_parts(patch_norm=self.norm.layout())
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         return self._module(scheme, patch_norm=self.norm.build())

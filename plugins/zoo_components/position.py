@@ -64,7 +64,7 @@ class Sinusoidal(Position):
 
     def layout(self) -> Layout:
         return Layout(
-            label=f"sinusoidal, {self.max_length} x {self.width}, computed",
+            label=f"{self.max_length} x {self.width}, computed",
             computed=(self.max_length + self.offset) * self.width,
         )
 
@@ -137,7 +137,7 @@ class GridSinusoidal(OfPatches):
     def layout(self) -> Layout:
         _, rows, columns = stated(self.grid)
         return Layout(
-            label=f"sinusoidal, {columns} x {rows} x {self.width}, computed",
+            label=f"{columns} x {rows} x {self.width}, computed",
             computed=self.longest * self.width,
         )
 

@@ -28,7 +28,7 @@ class WithoutSoftmax(Attention):
         return False
 
     @property
-    def against_fused(self) -> str:
+    def against_fused(self) -> str | None:
         return f"fused kernels compute a softmax, and `{self.kind}` has none"
 
     @property

@@ -192,8 +192,7 @@ class DisentangledPosition(Position):
         return number(self.n_buckets) or self.max_distance
 
     def layout(self) -> Layout:
-        table = embedding(2 * self.span, self.d_model)
-        return Layout({**table.parts, "norm": self.norm.layout()})
+        return embedding(2 * self.span, self.d_model).with_parts(norm=self.norm.layout())
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import DisentangledPositions

@@ -50,13 +50,8 @@ class RelativeKeys(SelfAttention):
     max_after: Annotated[int, Field(ge=0)] = 64
     """The same for the keys after a query."""
 
-    @property
-    def n_distances(self) -> int:
-        """The number of distances with a vector of their own."""
-        return self.max_before + self.max_after + 1
-
     def _own_parts(self) -> dict[str, Tensor | Layout]:
-        return {"distances": embedding(self.n_distances, self.head_dim)}
+        return {"distances": embedding(self.max_before + self.max_after + 1, self.head_dim)}
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.relative_attention import RelativeKeysAttention

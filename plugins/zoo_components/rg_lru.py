@@ -64,7 +64,7 @@ class RgLru(Activated, Recurrent):
                 **self.activation_parts(),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
             },
-            f"{self.kind} {self.n_heads} blocks of {inner // self.n_heads}",
+            f"{self.n_heads} blocks of {inner // self.n_heads}",
             state=self.kernel_size * inner + 1,
         )
 

@@ -83,20 +83,30 @@ class Rotary(Position):
         return cls(pairs, self.frequencies())
 
 
-def _check_quarters(scheme: Rotary) -> None:
-    """Raise a contradiction unless rows and columns can turn equally many pairs."""
-    if scheme.rotated_width % 4:
-        raise contradiction(
-            "rows and columns turn equally many pairs: head_dim * fraction = "
-            f"{scheme.rotated_width} cannot be divided by 4",
-            "fraction",
-            "head_dim",
-            "n_heads",
-            "d_model",
-        )
+class OfRowsAndColumns(Rotary):
+    """What rotary schemes have in common in which rows and columns turn equally many pairs."""
+
+    @model_validator(mode="after")
+    def _check_quarters(self) -> Self:
+        if self.rotated_width % 4:
+            raise contradiction(
+                "rows and columns turn equally many pairs: head_dim * fraction = "
+                f"{self.rotated_width} cannot be divided by 4",
+                "fraction",
+                "head_dim",
+                "n_heads",
+                "d_model",
+            )
+        return self
+
+    def frequencies(self) -> "Frequencies":
+        """Those of the pairs of a half, base**(-k / n) for the k-th of n."""
+        from zoo_components.modules.frequencies import Frequencies
+
+        return Frequencies(width=self.rotated_width // 2, base=self.base)
 
 
-class GridRotary(OfPatches, Rotary):
+class GridRotary(OfPatches, OfRowsAndColumns):
     """Queries and keys of the patches of an image are rotated by angles that grow with the row of
     the patch, in one half of the pairs, and with its column, in the other half (DINOv3: Simeoni et
     al. 2025, arXiv:2508.10104). Of the n pairs of a half, the k-th is rotated by
@@ -106,17 +116,6 @@ class GridRotary(OfPatches, Rotary):
     base: Annotated[PositiveFloat, Field(gt=1.0)] = 100.0
     """The longest wavelength, in halves of the image, is about this; `rope_theta` in
     configurations."""
-
-    @model_validator(mode="after")
-    def _check_grid(self) -> Self:
-        _check_quarters(self)
-        return self
-
-    def frequencies(self) -> "Frequencies":
-        """The angle by which each pair of a half is rotated, at the coordinate 1 / (2 pi)."""
-        from zoo_components.modules.frequencies import Frequencies
-
-        return Frequencies(width=self.rotated_width // 2, base=self.base)
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import GridRotaryPositions
@@ -153,7 +152,7 @@ class ClassGridRotary(GridRotary):
         return scheme
 
 
-class AxialRotary(Rotary):
+class AxialRotary(OfRowsAndColumns):
     """Queries and keys of the patches of an image of any size are rotated by angles that grow with
     the row of the patch, in one half of the pairs, and with its column, in the other half
     (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191, section 2.1). Of the n pairs of a half, the k-th
@@ -163,17 +162,6 @@ class AxialRotary(Rotary):
     axes: ClassVar[int] = 2
     base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
     """The longest wavelength is about 2 pi times this, in patches."""
-
-    @model_validator(mode="after")
-    def _check_halves(self) -> Self:
-        _check_quarters(self)
-        return self
-
-    def frequencies(self) -> "Frequencies":
-        """The angle by which each pair of a half is rotated from one row to the next."""
-        from zoo_components.modules.frequencies import Frequencies
-
-        return Frequencies(width=self.rotated_width // 2, base=self.base)
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import AxialRotaryPositions

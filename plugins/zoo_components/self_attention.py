@@ -1,5 +1,5 @@
-"""What simple kinds of attention within one sequence have in common, and one of these: the
-`attention` slot."""
+"""What kinds of attention have in common, within one sequence or with a softmax, and a simple one:
+the `attention` slot."""
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -8,8 +8,7 @@ from pydantic import model_validator
 from zoo.component import Probability, Shared, Size
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention
-from zoo.wording import counted
-from zoo_components.heads import check_divisible
+from zoo_components.heads import check_divisible, heads_text
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -30,6 +29,21 @@ class WithinSequence(Attention):
                 "under `self_attn`, and choose another kind for `cross_attn`"
             )
         return self
+
+
+class WithSoftmax(Attention):
+    """What kinds of attention have in common whose weights are a softmax over all keys that a query
+    sees, which fused kernels compute, and whose generation keeps something of each token."""
+
+    recordable: ClassVar[bool] = True
+
+    @property
+    def against_fused(self) -> None:
+        return None
+
+    @property
+    def incremental(self) -> bool:
+        return True
 
 
 class SelfAttention(WithinSequence):
@@ -66,7 +80,7 @@ class SelfAttention(WithinSequence):
                 **self._own_parts(),
                 "o_proj": linear(width, width, bias="o" in self.bias, residual=True),
             },
-            f"{self.kind}, {counted(self.n_heads, 'head')} of {self.head_dim}",
+            heads_text(self.n_heads, self.n_heads, self.head_dim),
             cache=2 * width,
         )
 
@@ -83,22 +97,16 @@ class SelfAttention(WithinSequence):
         return Common(self.d_model, self.n_heads, self.head_dim, self.bias, scoring)
 
 
-class RotatedInput(SelfAttention):
+class RotatedInput(SelfAttention, WithSoftmax):
     """Multi-head attention in which rotary positions turn the layer's input before its maps to
     queries and keys, not these: the part of the input at each head's place is turned as its queries
     and keys are in RoFormer (Su et al. 2021, arXiv:2104.09864), and values are made of the input as
     it is. So are the rotary models of wav2vec 2.0 with Conformer layers (Wang et al. 2020,
     arXiv:2010.05171, fairseq S2T)."""
 
-    recordable: ClassVar[bool] = True
-
     @property
     def rotation_key(self) -> str:
         return "kind"  # without a rotation it is `multi_head`
-
-    @property
-    def incremental(self) -> bool:
-        return True
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.self_attention import RotatedInputAttention

@@ -50,7 +50,7 @@ class SentenceEmbedding(OfVectors):
             name: linear(n_in, n_out, bias=self.dense_bias)
             for name, (n_in, n_out) in self._maps().items()
         }
-        return Layout(maps, self.kind)
+        return Layout(maps)
 
     def _maps(self) -> dict[str, tuple[int, int]]:
         """The widths, from and to, of each map."""

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from zoo.component import Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.slots import Norm
-from zoo.wording import counted
 from zoo_components.latent import Latent
 from zoo_components.moe import NotNegativeFloat
 from zoo_components.norm import LayerNorm
@@ -84,10 +83,8 @@ class SparseLatent(WithinSequence, Latent):
             "weights_proj": linear(self.d_model, n_heads, bias=False),
         }
         return replace(
-            whole,
-            parts={**whole.parts, "indexer": Layout(indexer)},
-            label=f"sparse_latent, {counted(self.n_heads, 'head')}, "
-            f"kv_lora_rank {self.kv_lora_rank}, index_topk {self.index_topk}",
+            whole.with_parts(indexer=Layout(indexer)),
+            label=f"{whole.label}, index_topk {self.index_topk}",
             cache=whole.cache + self.index_head_dim,
         )
 
@@ -118,13 +115,6 @@ class SharedSparseLatent(WithinSequence, Latent):
     @property
     def needs_keys(self) -> Literal["chosen"]:
         return "chosen"
-
-    def layout(self) -> Layout:
-        label = (
-            f"shared_sparse_latent, {counted(self.n_heads, 'head')}, "
-            f"kv_lora_rank {self.kv_lora_rank}"
-        )
-        return replace(super().layout(), label=label)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.sparse_latent import SharedSparseLatentAttention

@@ -397,7 +397,7 @@ class Stack(Component):
     def layout(self) -> Layout:
         embed = self.embedding.layout()
         if self.position.embedded and not (table := self.position.layout()).is_empty:
-            embed = replace(embed, parts={**embed.parts, "positions": table})
+            embed = embed.with_parts(positions=table)
         schemes = {name: scheme.layout() for name, scheme in self.schemes.items()}
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
@@ -415,8 +415,7 @@ class Stack(Component):
 
     def _layer_list(self) -> LayerList:
         layers = tuple(
-            (at, replace(block.layout(), label=f"{block.kind}{self._keys_of(at)}"))
-            for at, block, _ in self.groups
+            (at, replace(block.layout(), label=self._keys_of(at))) for at, block, _ in self.groups
         )
         if isinstance(self.share_layers, tuple):
             return LayerList(layers, order=self.share_layers)
@@ -430,7 +429,7 @@ class Stack(Component):
             return ""
         first = ", ".join(map(str, sorted(sources)[:MOST_SOURCES]))
         more = ", ..." if len(sources) > MOST_SOURCES else ""
-        return f", keys of {'layer' if len(sources) == 1 else 'layers'} {first}{more}"
+        return f"keys of {'layer' if len(sources) == 1 else 'layers'} {first}{more}"
 
     def build(self, *, padding_read: bool = False) -> "StackModule":
         """The module; `padding_read` says whether the head reads the states of padding too."""
@@ -480,7 +479,6 @@ class EncoderStack(Stack):
     """A stack in which every position attends to every other."""
 
     causal: bool = False
-    """Whether a position attends only to itself and earlier positions."""
 
     @property
     def spectrogram_shape(self) -> tuple[int | None, int] | None:
@@ -507,7 +505,6 @@ class DecoderStack(Stack):
     """A stack in which a position attends only to itself and earlier positions."""
 
     causal: bool = True
-    """Whether a position attends only to itself and earlier positions."""
 
     @property
     def generation(self) -> Generation | None:

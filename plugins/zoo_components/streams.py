@@ -2,7 +2,6 @@
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -95,9 +94,7 @@ class Streamed(Residual):
     def layout(self) -> Layout:
         whole = super().layout()
         streams = Layout({name: self._connection() for name in self.sublayers()})
-        return (
-            whole if streams.is_empty else replace(whole, parts={**whole.parts, "streams": streams})
-        )
+        return whole if streams.is_empty else whole.with_parts(streams=streams)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.streams import StreamedBlock

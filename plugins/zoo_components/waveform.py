@@ -113,13 +113,11 @@ class Waveform(OfSamples):
             ),
             "norm": self.norm.layout(),
         }
-        return Layout(parts, self.kind)
+        return Layout(parts)
 
     def _convolution(self, number: int, kernel: int) -> Layout:
-        n_in, n_out = self.n_inputs(number), self.d_conv
-        parts = convolution(n_in, n_out, kernel, bias=self.bias).parts
-        norm = {"norm": _norm(n_out)} if self.normed(number) else {}
-        return Layout({**parts, **norm})
+        whole = convolution(self.n_inputs(number), self.d_conv, kernel, bias=self.bias)
+        return whole.with_parts(norm=_norm(self.d_conv)) if self.normed(number) else whole
 
     def _position_layer(self) -> Layout:
         width, groups, kernel = self.d_model, self.groups, self.kernel
@@ -128,7 +126,7 @@ class Waveform(OfSamples):
             return whole
         # The lengths of normal weights with the variance 4 / (kernel * d_model), as in fairseq.
         length = 2 * (width / (groups * kernel)) ** 0.5
-        return Layout({**whole.parts, "gain": Tensor((1, 1, kernel), "constant", length)})
+        return whole.with_parts(gain=Tensor((1, 1, kernel), "constant", length))
 
     def n_inputs(self, number: int) -> int:
         """The input channels of the convolution of this number."""
@@ -234,7 +232,7 @@ class WaveformStem(OfSamples):
             for number, ((n_in, n_out), kernel) in enumerate(sizes)
         }
         norm = _norm(self.channels[0][1])
-        return Layout({"convolutions": Layout(convolutions), "norm": norm}, self.kind)
+        return Layout({"convolutions": Layout(convolutions), "norm": norm})
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.waveform import WaveformStem as Module

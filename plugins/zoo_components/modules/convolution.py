@@ -78,8 +78,7 @@ class ShortConvolution(Recurrent):
         v, in_gate, out_gate = together(maps, x)
         inner = in_gate * v
         mixed, after = self.conv(hidden(inner, seen), None if before is None else before[0])
-        output: torch.Tensor = self.o_proj(out_gate * mixed)
-        return output, [after]
+        return self.o_proj(out_gate * mixed), [after]
 
 
 def convolved(

@@ -79,5 +79,4 @@ class GatedDelta(Recurrent):
             state = None if before is None else before[3]
             read, state = gated_delta_rule(q, k, v, log_decay[..., None], beta, state)
         normed = merge_heads(self.head_norm(read.flatten(-4, -3)))
-        output: torch.Tensor = self.o_proj((normed * F.silu(widen(gate))).to(x.dtype))
-        return output, [*after, state]
+        return self.o_proj((normed * F.silu(widen(gate))).to(x.dtype)), [*after, state]

@@ -73,32 +73,13 @@ class LinearHead(nn.Module):
 class MlmHead(LinearHead):
     """A linear head after norm(activation(dense(x))), with one dense layer or two."""
 
-    def __init__(
-        self,
-        *,
-        dense_widths: Sequence[int],
-        dense_bias: bool,
-        activation: nn.Module,
-        norm: nn.Module,
-        vocab: int,
-        bias: bool,
-        input_scale: float,
-        logits_bias: bool,
-        logits: Logits,
+    def add_dense(
+        self, widths: Sequence[int], *, bias: bool, activation: nn.Module, norm: nn.Module
     ) -> None:
-        super().__init__(
-            width=dense_widths[-1],
-            vocab=vocab,
-            bias=bias,
-            input_scale=input_scale,
-            logits_bias=logits_bias,
-            logits=logits,
-        )
-        self.dense = Linear(dense_widths[0], dense_widths[1], bias=dense_bias)
+        """Give the head its dense layers, from each of the widths to the next, and the norm."""
+        self.dense = Linear(widths[0], widths[1], bias=bias)
         self.activation = activation
-        self.dense2 = None
-        if len(dense_widths) == 3:
-            self.dense2 = Linear(dense_widths[1], dense_widths[2], bias=dense_bias)
+        self.dense2 = Linear(widths[1], widths[2], bias=bias) if len(widths) == 3 else None
         self.norm = norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

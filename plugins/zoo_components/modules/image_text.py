@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -42,19 +43,33 @@ class Merging(NamedTuple):
 
 
 class Projector(nn.Module):
-    """maps(norm(merge_proj(merged(x)))), of which subclasses define `maps`.
+    """maps(norm(merge_proj(merged(x)))).
 
     Args:
         merging: how patches are merged, if they are.
         merge_proj: the linear map of what is merged, if there is one.
         norm: the norm of what the maps take.
+        maps: by name, `proj`, or `up_proj`, `activation` and `down_proj`.
     """
 
+    proj: Linear
+    up_proj: Linear
+    activation: nn.Module
+    down_proj: Linear
+
     def __init__(
-        self, *, merging: Merging | None, merge_proj: Linear | None, norm: nn.Module
+        self,
+        *,
+        merging: Merging | None,
+        merge_proj: Linear | None,
+        norm: nn.Module,
+        maps: Mapping[str, nn.Module],
     ) -> None:
         super().__init__()
         self.merging, self.merge_proj, self.norm = merging, merge_proj, norm
+        self.is_single = "proj" in maps
+        for name, one in maps.items():
+            self.add_module(name, one)
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int] | None = None) -> torch.Tensor:
         """(n_images, vectors, d_in) to (n_images, states, d_out). `grid` are the numbers of rows
@@ -63,56 +78,9 @@ class Projector(nn.Module):
             x = self.merging(x, grid)
         if self.merge_proj is not None:
             x = self.merge_proj(x)
-        return self.maps(self.norm(x))
-
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., width) to (..., d_out)."""
-        raise NotImplementedError
-
-
-class LinearProjector(Projector):
-    """proj(norm(merge_proj(merged(x))))."""
-
-    def __init__(
-        self,
-        d_in: int,
-        d_out: int,
-        *,
-        bias: bool,
-        merging: Merging | None,
-        merge_proj: Linear | None,
-        norm: nn.Module,
-    ) -> None:
-        super().__init__(merging=merging, merge_proj=merge_proj, norm=norm)
-        self.proj = Linear(d_in, d_out, bias=bias)
-
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
-        """As `Projector.maps`."""
-        return self.proj(x)
-
-
-class MlpProjector(Projector):
-    """down(activation(up(norm(merge_proj(merged(x))))))."""
-
-    def __init__(
-        self,
-        *,
-        d_in: int,
-        d_hidden: int,
-        d_out: int,
-        activation: nn.Module,
-        bias: bool,
-        merging: Merging | None,
-        merge_proj: Linear | None,
-        norm: nn.Module,
-    ) -> None:
-        super().__init__(merging=merging, merge_proj=merge_proj, norm=norm)
-        self.up_proj = Linear(d_in, d_hidden, bias=bias)
-        self.activation = activation
-        self.down_proj = Linear(d_hidden, d_out, bias=bias)
-
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
-        """As `Projector.maps`."""
+        x = self.norm(x)
+        if self.is_single:
+            return self.proj(x)
         return self.down_proj(activated(self.up_proj, self.activation, x))
 
 

@@ -75,5 +75,4 @@ class KimiDelta(Recurrent):
             read, state = gated_delta_rule(q, k, v, log_decay, strength.transpose(-1, -2), state)
         normed = merge_heads(self.head_norm(read))
         gate = widen(self.gate_b_proj(gate)).sigmoid()
-        output: torch.Tensor = self.o_proj((normed * gate).to(x.dtype))
-        return output, [*after, state]
+        return self.o_proj((normed * gate).to(x.dtype)), [*after, state]

@@ -60,5 +60,4 @@ class Lightning(Recurrent):
             state = None if before is None else before[0]
             read, state = decayed_sums(q, k, v, log_decay.transpose(-1, -2), state)
         normed = self.inner_norm(merge_heads(read))
-        output: torch.Tensor = self.o_proj((normed * widen(gate).sigmoid()).to(x.dtype))
-        return output, [state]
+        return self.o_proj((normed * widen(gate).sigmoid()).to(x.dtype)), [state]

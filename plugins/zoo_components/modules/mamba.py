@@ -70,8 +70,7 @@ class Mamba(Recurrent):
             rate = widen(self.log_rate).exp()
             y, state = scan(step, v, b, c, rate, None if before is None else before[1])
             y = torch.addcmul(y, widen(self.skip), v) * F.silu(widen(gate))
-        output: torch.Tensor = self.o_proj(y.to(x.dtype))
-        return output, [*after, state]
+        return self.o_proj(y.to(x.dtype)), [*after, state]
 
 
 def scan(

@@ -87,8 +87,7 @@ class Mamba2(Recurrent):
             state = None if before is None else before[3]
             read, state = decayed_sums(c, b, v, log_decay, state)
         y = merge_heads(read.flatten(-4, -3) + widen(self.skip)[:, None, None] * heads)
-        output: torch.Tensor = self.o_proj(self.gated(y, F.silu(widen(gate))).to(x.dtype))
-        return output, [*after, state]
+        return self.o_proj(self.gated(y, F.silu(widen(gate))).to(x.dtype)), [*after, state]
 
     def gated(self, y: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """gate * y, normalised, for both (..., length, n_heads * head_dim)."""

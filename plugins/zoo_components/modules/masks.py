@@ -49,11 +49,10 @@ class Reach(NamedTuple):
         return distance.abs() <= self.window if self.sides == "both" else distance < self.window
 
 
-def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """(query, key) for q (..., query, width) and k (..., key, width), True where the key is not
-    later than the query. The queries are the last of the keys."""
-    n_queries, n_keys = q.shape[-2], k.shape[-2]
-    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device)
+def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> torch.Tensor:
+    """(n_queries, n_keys), True where the key is not later than the query. The queries are the last
+    of the keys."""
+    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     return every.tril(n_keys - n_queries)
 
 
@@ -63,8 +62,7 @@ def causal_or_same(blocks: torch.Tensor, n_keys: int) -> torch.Tensor:
     and negative for those of no block."""
     n_queries = blocks.shape[1]
     same = (blocks[:, :, None] == blocks[:, None]) & (blocks[:, :, None] >= 0)
-    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=blocks.device)
-    earlier = every.tril(n_keys - n_queries)
+    earlier = causal_mask(n_queries, n_keys, blocks.device)
     return (F.pad(same, (n_keys - n_queries, 0)) | earlier)[:, None]
 
 

@@ -290,7 +290,7 @@ class NativeImageTextDecoder(WithDecoder):
             rows, columns = (size // patch_size for size in shape[1:])
             patches = patches_of(torch.stack([images[n] for n in numbers]), patch_size, frames)
             counted = torch.arange(rows * columns, device=patches.device)
-            offsets = places_in(rows, columns, counted) - counted[:, None]
+            offsets = places_in(columns, counted) - counted[:, None]
             states, of_size = self._states(
                 patches, (rows, columns), offsets=offsets[None], return_weights=return_attention
             )
@@ -372,7 +372,7 @@ def patches_of(images: torch.Tensor, patch_size: int, frames: int) -> torch.Tens
     return patches.unsqueeze(3).expand(-1, -1, -1, frames, -1, -1).flatten(2)
 
 
-def places_in(rows: int, columns: int, numbers: torch.Tensor) -> torch.Tensor:
+def places_in(columns: int, numbers: torch.Tensor) -> torch.Tensor:
     """The row and the column of these places, (n,), which are counted row by row, (n, 2)."""
     return torch.stack([numbers // columns, numbers % columns], -1)
 
@@ -389,4 +389,4 @@ def _coordinates(
     longest, numbers = max(rows, columns), torch.arange(rows * columns, device=device)
     steps = torch.where(numbers == 0, longest, 0)
     times = torch.zeros_like(numbers)[:, None]
-    return steps, torch.cat([times, places_in(rows, columns, numbers)], 1) - (longest - 1)
+    return steps, torch.cat([times, places_in(columns, numbers)], 1) - (longest - 1)

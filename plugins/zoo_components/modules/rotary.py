@@ -47,9 +47,8 @@ class RotaryPositions(PositionScheme):
     def extra_repr(self) -> str:
         """The width, the base and what scales it, as `print(model)` shows them; a list of factors,
         or frequencies that are a tensor, are left out."""
-        told: dict[str, object] = {"width": self.width}
-        if isinstance(self.frequencies, Frequencies):
-            told |= vars(self.frequencies)
+        scaled = vars(self.frequencies) if isinstance(self.frequencies, Frequencies) else {}
+        told = {**scaled, "width": self.width}  # theirs may be that of a half
         told |= {"pairs": "interleaved"} if self.interleaved else {}
         plain = {name: value for name, value in told.items() if not isinstance(value, Constant)}
         return ", ".join(f"{name}={value}" for name, value in plain.items())

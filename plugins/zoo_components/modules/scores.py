@@ -83,7 +83,7 @@ def attend(
     square = q.shape[-2] == k.shape[-2]
     written_out = backend == "math"
     if causal and (written_out or not square or mask is not None or bias is not None):
-        mask, causal = join(mask, causal_mask(q, k)), False
+        mask, causal = join(mask, causal_mask(q.shape[-2], k.shape[-2], q.device)), False
     if mask is not None and scoring.uniform_masked_rows:
         q, mask, bias = _with_uniform_rows(q, mask, bias)
     weights = None

@@ -124,7 +124,8 @@ class SparseLatentAttention(LatentAttention):
         scores = seen = choice = None
         if learns or self._hides(latent.shape[-2]):
             if causal and x.shape[-2] > 1:  # the one query is the last key
-                mask, causal = join(mask, causal_mask(x, latent)), False
+                earlier = causal_mask(x.shape[-2], latent.shape[-2], x.device)
+                mask, causal = join(mask, earlier), False
             scores = self.indexer(x.detach(), queried.detach(), index_keys, rotation)
             choice = chosen(scores.detach(), mask, self.topk)
             seen, mask = mask, join(mask, choice)
