@@ -882,6 +882,22 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "`embed` gives another result for positions (batch, length)",
     ),
+    "position_bias_of_no_dtype": Broken(
+        "position",
+        {**BIASES, ", dtype: torch.dtype)": ")"},
+        ("interface",),
+        "`bias` cannot be called as its slot says: too many positional arguments",
+    ),
+    "position_bias_of_one_row": Broken(  # by the first dimension of positions, as if it were length
+        "position",
+        {
+            **BIASES,
+            "return x + self.weight[positions]": "far = (queries[:, None] - keys[None, :]).abs()\n"
+            "            return -far.to(dtype) * self.weight.sum((0, 1)).expand(2, 1, 1)",
+        },
+        ("interface",),
+        "what `bias` returns for positions (batch, length) must be (2, 2, 6, 6), not (2, 2, 6)",
+    ),
     "position_bias_of_first_row": Broken(  # as a flipped row, whose distances are the same
         "position",
         {
@@ -2370,7 +2386,7 @@ BROKEN: Mapping[str, Broken] = {
             RECORDABLE: "",
         },
         ("masks",),
-        "beside padding at the start, which a mask (batch, 1, 1, key) hides, a row has another",
+        "beside padding at the start with `causal`, which a mask (batch, 1, 1, key) hides, a row",
     ),
     "head_counts_padding": Broken(
         "head",

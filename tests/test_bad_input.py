@@ -334,6 +334,9 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
     assert refused("validate", "spec.toml/x.toml") == (
         "error: `spec.toml/x.toml` cannot be read: Not a directory\n"
     )
+    for command in ("table", "load"):
+        told = refused(command, "vaswani*")
+        assert "help: a pattern is for `zoo list models 'vaswani*'`, which lists" in told
     assert "there is no file and no model" in refused("show", "x" * 5000)
     assert "cannot be read: File name too long" in refused("validate", "x" * 5000 + ".toml")
     with pytest.raises(zoo.SpecError, match="is not a path"):

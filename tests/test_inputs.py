@@ -162,6 +162,13 @@ def test_the_nearest_dtype_is_told(name: str, meant: str, tmp_path: Path) -> Non
         zoo.load(tmp_path, dtype=name)
 
 
+@pytest.mark.parametrize("dtype", ["int8", torch.int8])
+def test_weights_in_8_bits_are_no_dtype(dtype: str | torch.dtype, tmp_path: Path) -> None:
+    zoo.save(zoo.build(SPEC), tmp_path)
+    with pytest.raises(zoo.InputError, match=r"(?s)dtype `int8`.*`zoo\.quantize_weights\(model\)`"):
+        zoo.load(tmp_path, dtype=dtype)
+
+
 def test_public_names_are_offered() -> None:
     """In `help(zoo)` and in tab completion, also before they are imported."""
     assert set(zoo.__all__) <= set(dir(zoo))

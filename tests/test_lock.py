@@ -181,6 +181,7 @@ def test_without_a_lock(locked: Path, refused: Refused) -> None:
     for path in ("absent", "spec.toml"):
         told = refused("bundle", "verify", path)
         assert told.startswith(f"{path}: error: there is no such folder\n")
+        assert "help: `zoo pull NAME` prints the folder of a published model" in told
     Path("round").symlink_to("round")
     told = refused("bundle", "verify", "round")
     assert told.startswith("round/zoo.lock: error: cannot be read: ")

@@ -59,6 +59,8 @@ def of_no_model(name: str, known: Collection[str]) -> str:
     read an address, or what may be a repository, and the nearest name."""
     if "://" in name:
         return f"`zoo import {typed(name)}` makes a model of a published checkpoint"
+    if any(sign in name for sign in "*?["):
+        return f"a pattern is for `zoo list models {typed(name)}`, which lists the names that fit"
     others = did_you_mean(name, known, "`zoo list models` lists the models")
     return f"{of_repository(name)}; {others}" if _REPOSITORY.fullmatch(name) else others
 

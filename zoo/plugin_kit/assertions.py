@@ -93,15 +93,15 @@ def expect(what: str, found: object, *shape: int | None) -> None:
         raise PromiseError(f"{what} must be ({sizes}), not {tuple(found.shape)}")
 
 
-def expect_call(forward: Callable[..., Any], *args: object, **options: object) -> None:
-    """Raises PromiseError unless `forward` takes these arguments."""
+def expect_call(method: Callable[..., Any], *args: object, **options: object) -> None:
+    """Raises PromiseError unless a method, such as `forward`, takes these arguments."""
     try:
-        inspect.signature(forward).bind(*args, **options)
+        inspect.signature(method).bind(*args, **options)
     except TypeError as error:
-        code = inspect.unwrap(forward).__code__
+        code = inspect.unwrap(method).__code__
         keywords = f" and by keyword with {', '.join(options)}" if options else ""
         raise PromiseError(
-            f"`forward` cannot be called as its slot says: {error}\n"
+            f"`{code.co_name}` cannot be called as its slot says: {error}\n"
             f"  {code.co_filename}:{code.co_firstlineno}, in {code.co_name}",
             help=f"it is called with {len(args)} by place{keywords}",
         ) from None

@@ -322,7 +322,7 @@ class AttendingDriver(Driver):
         sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
         ways = dict.fromkeys((self.causal, not self.crosses))
         for causal, (side, hidden, others) in product(ways, sides):
-            told = f"{side}{' with `causal`' if causal and not self.causal else ''}"
+            told = f"{side}{self._told_causal(causal)}"
             mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
             mask[..., hidden] = False
             queries = slice(None) if self.crosses else others
@@ -360,9 +360,14 @@ class AttendingDriver(Driver):
             alone = called(real, places, None, causal)
             if not close(beside if self.crosses else beside[:, real], alone, SAME):
                 yield (
-                    f"beside padding at the {side}, which a mask (batch, 1, 1, key) hides, a row "
-                    f"has another output than alone\nhelp: {AS_ALONE}"
+                    f"beside padding at the {side}{self._told_causal(causal)}, which a mask "
+                    "(batch, 1, 1, key) hides, a row has another output than alone\n"
+                    f"help: {AS_ALONE}"
                 )
+
+    def _told_causal(self, causal: bool) -> str:
+        """Return the words for a call with `causal`, where there are calls without it too."""
+        return " with `causal`" if causal and not self.causal else ""
 
     def _leaks_of_later(self, inputs: Tensors) -> Iterator[str]:
         """What `causal` hides, and whether later positions are seen without it."""

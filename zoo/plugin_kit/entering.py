@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from zoo.plugin_kit.assertions import AS_ALONE, SAME, close, expect, expect_no_later, passes
+from zoo.plugin_kit.assertions import (
+    AS_ALONE,
+    SAME,
+    close,
+    expect,
+    expect_call,
+    expect_no_later,
+    passes,
+)
 from zoo.plugin_kit.driver import Driver, Way
 from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
 from zoo.plugin_kit.inputs import (
@@ -62,6 +70,7 @@ class PositionDriver(Driver):
 
     def check(self, inputs: Tensors) -> None:
         self._check_description()
+        self._check_arguments(inputs[0])
         embedded, turned, *bias = self(*inputs)
         expect("what `embed` returns", embedded, BATCH, LENGTH, EMBEDDED_WIDTH)
         expect("what a rotation returns", turned, *inputs[1].shape)
@@ -100,6 +109,15 @@ class PositionDriver(Driver):
                     f"the module {does} `{method}`, and the description says `{flag} = {stated}`, "
                     "by which a model knows what to call"
                 )
+
+    def _check_arguments(self, x: torch.Tensor) -> None:
+        """Raises PromiseError unless the methods take what a model calls them with."""
+        scheme = self.model.part
+        positions = torch.arange(LENGTH)
+        expect_call(scheme.embed, x, positions)
+        expect_call(scheme.rotation, positions, x.dtype)
+        expect_call(scheme.rotation_at, positions[:, None], x.dtype)
+        expect_call(scheme.bias, positions, positions, x.dtype)
 
     def _check_axes(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the description states the axes of the module, and tokens all
@@ -174,6 +192,11 @@ class PositionDriver(Driver):
         # A row with padding on the left, and one whose distances between positions are others.
         rows = torch.stack([(one - 2).clamp(min=-1), one.flip(0)])
         together = self._results(x, heads, rows, rows)
+        told, of_all = "for positions (batch, length)", (SIZES["n_heads"], LENGTH, LENGTH)
+        expect(f"what `embed` returns {told}", together["embed"], *x.shape)
+        expect(f"what a rotation returns {told}", together["rotation"], *heads.shape)
+        if "bias" in together and together["bias"].shape != of_all:
+            expect(f"what `bias` returns {told}", together["bias"], BATCH, *of_all)
         for name, found in together.items():
             if not bool(found.isfinite().all()):
                 raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")

@@ -157,7 +157,8 @@ def read_lock(folder: Path) -> Lock:
             raw = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.isdir(folder):
-            raise WeightsError("there is no such folder", Place(str(folder))) from None
+            help_ = "`zoo pull NAME` prints the folder of a published model"
+            raise WeightsError("there is no such folder", Place(str(folder)), help_) from None
         help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
         raise WeightsError("there is no lock, as a regular file", place, help_) from None
     except OSError as error:

@@ -27,6 +27,9 @@ def usable_dtype(dtype: str | torch.dtype) -> torch.dtype:
         InputError: it is not the name of a dtype that a whole model can have.
         TypeError: it is not such a dtype.
     """
+    if dtype in ("int8", torch.int8):
+        help = "`zoo.quantize_weights(model)` keeps the weights of a loaded model in 8 bits"
+        raise InputError("a model cannot have the dtype `int8`", help=help)
     if isinstance(dtype, str):
         if dtype not in _NAMES:
             message = f"a model cannot have the dtype {quoted(dtype)}"
