@@ -210,7 +210,7 @@ def test_a_damaged_ref_keeps_no_other_model_from_being_listed(
     assert f"{damaged}: error: is damaged: " in shown.err
 
 
-@pytest.mark.parametrize("how", ["writable", "bytes", "only", "without blake3"])
+@pytest.mark.parametrize("how", ["writable", "bytes", "only", "without blake3", "another spec"])
 def test_other_weights_in_the_place_of_those_that_were_pulled(
     how: str, published: Path, store: Store
 ) -> None:
@@ -219,8 +219,11 @@ def test_other_weights_in_the_place_of_those_that_were_pulled(
     (ref,) = refs(store)
     path = store.snapshot(ref.files) / "model.safetensors"
     path.unlink()
-    path.write_bytes(bundle(seed=1)["model.safetensors"])
-    path.chmod(0o644 if how == "writable" else 0o444)
+    if how == "another spec":  # of the same tensors
+        zoo.save(zoo.build(SPEC + "dropout = 0.5\n"), path)
+    else:
+        path.write_bytes(bundle(seed=1)["model.safetensors"])
+    path.chmod(0o644 if how in ("writable", "another spec") else 0o444)
     if how == "without blake3":  # as an earlier version of the zoo wrote it
         write_ref(store, replace(ref, blake3={}))
     options: dict[str, Any] = {"bytes": {"read": "bytes"}, "only": {"only": "*"}}.get(how, {})
