@@ -746,9 +746,10 @@ def test_a_stated_version_is_pulled_on_a_machine_that_has_none(
 def test_what_is_known_only_once_it_is_here_has_no_version_before(
     untold: Path, store: Store, refused: Refused
 ) -> None:
-    told = refused("pull", "small.v1@12", "--trust-first-use")
-    assert "the registry does not state the version `12` of small.v1" in told
-    assert "help: it states no digests; `zoo pull small.v1` brings" in told
+    for version in ("12", sha256(b"\n")[:6]):  # what would be that of no files
+        told = refused("pull", f"small.v1@{version}", "--trust-first-use")
+        assert f"the registry does not state the version `{version}` of small.v1" in told
+        assert "help: it states no digests; `zoo pull small.v1` brings" in told
     assert run(["pull", "small.v1", "--trust-first-use"]) == 0
     (version,) = versions(store)
     assert run(["rm", "small.v1"]) == 0
@@ -1365,6 +1366,9 @@ def test_what_was_seen_may_be_forgotten_and_seen_again(untold: Path, store: Stor
         assert with_trusted(model, store, registry).manifest.files == files
         assert forget(store, "small.v1")
         assert not (store.root / "trusted/small.v1").exists()  # another user may see it first
+    write_files(store.root / "trusted/small.v1", {"zoo.lock": b"", ".zoo-1.tmp": b""})
+    assert forget(store, "small.v1")
+    assert [path.name for path in (store.root / "trusted/small.v1").iterdir()] == [".zoo-1.tmp"]
 
 
 def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) -> None:
@@ -1377,15 +1381,23 @@ def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) 
 
 
 @pytest.mark.parametrize(
-    "text", ["x = [", "x = 1", "", '[source]\nkind = "local"\npath = "../published"\n']
+    ("text", "told"),
+    [
+        ("x = [", "zoo.lock:1:6: error: not TOML: invalid value\n"),
+        ("x = 1", "zoo.lock:1:1: error: `[source]` says where from by its `kind`\n"),
+        ("", "zoo.lock:1:1: error: the file is empty\n"),
+        ('[source]\nkind = "local"\npath = "../published"\n', "error: this lock is damaged\n"),
+    ],
 )
 def test_a_damaged_note_of_first_use_has_a_way_out(
-    text: str, untold: Path, store: Store, refused: Refused
+    text: str, told: str, untold: Path, store: Store, refused: Refused
 ) -> None:
     assert run(["pull", "small.v1", "--trust-first-use"]) == 0
     (note,) = store.root.glob("trusted/*/zoo.lock")
     note.write_text(text)
-    assert "help: `zoo rm small.v1 --forget` removes it" in refused("load", "small.v1")
+    shown = refused("load", "small.v1")
+    assert told in shown
+    assert "help: `zoo rm small.v1 --forget` removes it" in shown
     assert run(["rm", "small.v1", "--forget"]) == 0
     assert not note.exists()
 
@@ -1450,6 +1462,8 @@ def test_what_is_removed_is_told(
     assert re.fullmatch(rf"removed small\.v1@\w+; `zoo gc` frees up to {re.escape(size)}\n", told)
     assert run(["rm", "small", "--forget"]) == 0  # only its lock is left
     assert capsys.readouterr().out == "forgot what small.v1 was on first use\n"
+    assert run(["rm", "small", "--forget"]) == 2
+    assert capsys.readouterr().err.startswith("error: `small` is not in the store\n")
     assert run(["verify"]) == 0
     assert capsys.readouterr().out == "there are no models in the store\n"
 
@@ -1508,11 +1522,14 @@ MISTAKES = [
             '"a\\\\b"': "a\\b",
         }.items()
     ),
-    (
-        "[source]",
-        "[fingerprint]\nids = [[1]]\nat = [[1]]\nvalues = []\ntolerance = 1e-4\n[source]",
-        "3:2",
-        "a fingerprint has one value for each index in `at`",
+    *(
+        (
+            "[source]",
+            f"[fingerprint]\nids = [[1]]\nat = {at}\nvalues = []\ntolerance = 1e-4\n[source]",
+            "3:2",
+            "a fingerprint has one value for each index in `at`",
+        )
+        for at in ("[[1]]", "[]")
     ),
 ]
 
