@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -352,6 +353,45 @@ def test_a_file_system_that_cannot_sync_may_hold_the_store(
     with store.work() as work:
         store.add(folder, files, work)
     assert digests(store.snapshot(files)) == files
+
+
+def test_what_enters_the_store_is_on_disk_before_it_has_its_name(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is each name, before another is made below it."""
+    write_files(folder, {"inner/words.json": b"y"})
+    synced, changed, named = set[int](), set[int](), list[Path]()
+    sync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
+
+    def inodes(paths: Iterable[Path]) -> set[int]:
+        return {path.stat().st_ino for path in paths}
+
+    def fsync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        synced.add(inode)
+        changed.discard(inode)
+        sync(descriptor)
+
+    def made(self: Path, *options: Any, **more: Any) -> None:
+        mkdir(self, *options, **more)
+        changed.update(inodes([self.parent]))
+
+    def renamed(self: Path, target: Path) -> Path:
+        assert inodes([self, *self.rglob("*")]) <= synced
+        assert not changed & inodes(target.parents)
+        named.append(target)
+        changed.update(inodes([target.parent]))
+        return rename(self, target)
+
+    files = digests(folder)
+    with store.work() as work:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(Path, "mkdir", made)
+        monkeypatch.setattr(Path, "rename", renamed)
+        store.add(folder, files, work)
+        monkeypatch.undo()
+    assert named == [*(store.blob(file.sha256) for file in files.values()), store.snapshot(files)]
+    assert not changed & inodes(path.parent for path in named)
 
 
 @pytest.mark.parametrize("target", ["file", "folder"])
