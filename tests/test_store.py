@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -1027,6 +1029,42 @@ def test_every_byte_in_the_store_counts(published: Path, store: Store) -> None:
         written_to(store, bytes(content))
         with pytest.raises(zoo.WeightsError, match=r"model\.safetensors: error: "):
             zoo.load("small")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"whole"}),
+        ({"read": "bytes"}, {"tensors"}),
+        ({"only": "*.norm.*"}, {"tensors"}),
+        ({"verify": False}, set()),
+    ],
+)
+def test_each_byte_that_is_read_is_hashed_once(
+    options: dict[str, Any],
+    expected: set[str],
+    published: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files are hashed as a whole where they are mapped as a whole. What is copied is hashed as it
+    is copied: the file may be another by the time that it would be mapped."""
+    assert run(["pull", "small"]) == 0
+    found: set[str] = set()
+    blake3, sha256_of = OpenFile.blake3, hashlib.sha256
+
+    def of_files(file: OpenFile, piece: slice) -> str:
+        found.add("whole")
+        return blake3(file, piece)
+
+    def of_tensors() -> Any:
+        found.add("tensors")
+        return sha256_of()
+
+    monkeypatch.setattr(OpenFile, "blake3", of_files)
+    monkeypatch.setattr("zoo.weights.reader.hashlib", SimpleNamespace(sha256=of_tensors))
+    zoo.load("small", **options)
+    assert found == expected
 
 
 def test_the_tensor_that_has_changed_is_named(published: Path, store: Store) -> None:
