@@ -394,6 +394,41 @@ def test_what_enters_the_store_is_on_disk_before_it_has_its_name(
         monkeypatch.undo()
     assert named == [*(store.blob(file.sha256) for file in files.values()), store.snapshot(files)]
     assert not changed & inodes(path.parent for path in named)
+    assert not work.exists()
+
+
+def test_a_folder_that_cannot_have_its_name_in_the_store_is_told(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = digests(folder)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == store.snapshot(files):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    told = "cannot be written: Input/output error"
+    with pytest.raises(StoreError, match=told), store.work() as work:
+        store.add(folder, files, work)
+
+
+def test_the_store_is_made_with_the_folders_around_it_by_several_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, files = Path.mkdir, digests(folder)
+
+    def after_another(self: Path, *options: Any, **more: Any) -> None:
+        if self.name == "blobs":
+            mkdir(self)
+        mkdir(self, *options, **more)
+
+    monkeypatch.setattr(Path, "mkdir", after_another)
+    store = Store(tmp_path / "of" / "a" / "user")
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert digests(store.snapshot(files)) == files
 
 
 @pytest.mark.parametrize("target", ["file", "folder"])
