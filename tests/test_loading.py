@@ -444,6 +444,11 @@ def test_the_ending_of_a_file_may_be_of_capitals(name: str, tmp_path: Path) -> N
         zoo.read_spec(tmp_path / name)
 
 
+def test_a_folder_may_have_the_ending_of_a_spec(tmp_path: Path) -> None:
+    digest = zoo.save(zoo.build(TINY), tmp_path / "tiny.toml")
+    assert zoo.load(tmp_path / "tiny.toml").load_report.content_digest == digest
+
+
 @pytest.mark.parametrize("only", [3, ["encoder.*", None], {"encoder.*": 1}])
 def test_patterns_are_text(only: Any, tmp_path: Path) -> None:
     zoo.save(zoo.build(TINY), tmp_path)

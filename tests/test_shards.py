@@ -284,6 +284,12 @@ def test_an_index_that_is_not_as_it_was_written(old: str, new: str, sharded: Pat
         zoo.load(sharded)
 
 
+def test_an_index_that_is_too_long_is_not_read(sharded: Path) -> None:
+    os.truncate(sharded / INDEX, 2**25 + 1)
+    with pytest.raises(zoo.WeightsError, match=r"not a whole .*: it is 33,554,433 bytes long"):
+        zoo.load(sharded)
+
+
 def test_shards_need_a_folder_and_a_size(tmp_path: Path) -> None:
     with pytest.raises(zoo.WeightsError, match="would be a folder"):
         zoo.save(zoo.build(TINY), tmp_path / "a.safetensors", max_shard_bytes=9)

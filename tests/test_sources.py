@@ -360,6 +360,16 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
     assert ("GET", "/elsewhere", "bytes=5000-") in hub.requests
 
 
+def test_what_the_store_has_counts_as_received(fetch: Pull, hub: Hub) -> None:
+    fetch()
+    assert run(["rm", "small.v1"]) == 0
+    hub.requests.clear()
+    received: list[int] = []
+    fetch(on_bytes=received.append)
+    assert hub.requests == []
+    assert sum(received) == sum(map(len, bundle().values()))
+
+
 def left_in(store: Store) -> Path:
     """Return the part of the weights that an interrupted pull left; the README.md is complete."""
     _, part = sorted((store.root / "partial").iterdir(), key=lambda path: path.stat().st_size)
@@ -624,6 +634,20 @@ def test_a_part_of_what_may_have_changed_is_not_taken_up(
     assert found.sha256 == sha256(hub.files["/m/model.safetensors"])
 
 
+@pytest.mark.parametrize("part", [b"bb", b"bbbb"])
+def test_the_part_of_another_pull_may_be_of_another_version(
+    part: bytes, tmp_path: Path, store: Store
+) -> None:
+    """On first use of what may have changed since."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+    source = Local(kind="local", path=str(tmp_path))
+    other = fetching.left_of(source, "a", 4, store).with_suffix(".0")
+    write_files(other.parent, {other.name: part})
+    fetching.fetch(source, "a", tmp_path / "made", 4, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").read_bytes() == b"aaaa"
+    assert other.read_bytes() == part
+
+
 @pytest.mark.parametrize("fixed", [True, False])
 def test_what_changes_during_a_download_is_not_continued(
     fixed: bool, tmp_path: Path, store: Store
@@ -877,6 +901,11 @@ def test_what_a_source_of_ones_own_does_wrong_is_told(
             "def files(self, access): return {'README.md': -4}",
             ["pull", "small.v1", "--trust-first-use"],
             "`files` of Mine returned `-4` for `README.md`",
+        ),
+        (
+            "def files(self, access): return {b'README.md': 4}",
+            ["pull", "small.v1", "--trust-first-use"],
+            "`files` of Mine returned `4` for `b'README.md'`",
         ),
         (
             "def pinned(self, access): pass",

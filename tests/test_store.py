@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -12,9 +13,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,7 +213,7 @@ def test_a_damaged_ref_keeps_no_other_model_from_being_listed(
     assert f"{damaged}: error: is damaged: " in shown.err
 
 
-@pytest.mark.parametrize("how", ["writable", "bytes", "only", "without blake3"])
+@pytest.mark.parametrize("how", ["writable", "bytes", "only", "without blake3", "another spec"])
 def test_other_weights_in_the_place_of_those_that_were_pulled(
     how: str, published: Path, store: Store
 ) -> None:
@@ -219,8 +222,11 @@ def test_other_weights_in_the_place_of_those_that_were_pulled(
     (ref,) = refs(store)
     path = store.snapshot(ref.files) / "model.safetensors"
     path.unlink()
-    path.write_bytes(bundle(seed=1)["model.safetensors"])
-    path.chmod(0o644 if how == "writable" else 0o444)
+    if how == "another spec":  # of the same tensors
+        zoo.save(zoo.build(SPEC + "dropout = 0.5\n"), path)
+    else:
+        path.write_bytes(bundle(seed=1)["model.safetensors"])
+    path.chmod(0o644 if how in ("writable", "another spec") else 0o444)
     if how == "without blake3":  # as an earlier version of the zoo wrote it
         write_ref(store, replace(ref, blake3={}))
     options: dict[str, Any] = {"bytes": {"read": "bytes"}, "only": {"only": "*"}}.get(how, {})
@@ -346,6 +352,80 @@ def test_a_file_system_that_cannot_sync_may_hold_the_store(
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "fsync", fsync)
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert digests(store.snapshot(files)) == files
+
+
+def test_what_enters_the_store_is_on_disk_before_it_has_its_name(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is each name, before another is made below it."""
+    write_files(folder, {"inner/words.json": b"y"})
+    synced, changed, named = set[int](), set[int](), list[Path]()
+    sync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
+
+    def inodes(paths: Iterable[Path]) -> set[int]:
+        return {path.stat().st_ino for path in paths}
+
+    def fsync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        synced.add(inode)
+        changed.discard(inode)
+        sync(descriptor)
+
+    def made(self: Path, *options: Any, **more: Any) -> None:
+        mkdir(self, *options, **more)
+        changed.update(inodes([self.parent]))
+
+    def renamed(self: Path, target: Path) -> Path:
+        assert inodes([self, *self.rglob("*")]) <= synced
+        assert not changed & inodes(target.parents)
+        named.append(target)
+        changed.update(inodes([target.parent]))
+        return rename(self, target)
+
+    files = digests(folder)
+    with store.work() as work:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(Path, "mkdir", made)
+        monkeypatch.setattr(Path, "rename", renamed)
+        store.add(folder, files, work)
+        monkeypatch.undo()
+    assert named == [*(store.blob(file.sha256) for file in files.values()), store.snapshot(files)]
+    assert not changed & inodes(path.parent for path in named)
+    assert not work.exists()
+
+
+def test_a_folder_that_cannot_have_its_name_in_the_store_is_told(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = digests(folder)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == store.snapshot(files):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    told = "cannot be written: Input/output error"
+    with pytest.raises(StoreError, match=told), store.work() as work:
+        store.add(folder, files, work)
+
+
+def test_the_store_is_made_with_the_folders_around_it_by_several_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, files = Path.mkdir, digests(folder)
+
+    def after_another(self: Path, *options: Any, **more: Any) -> None:
+        if self.name == "blobs":
+            mkdir(self)
+        mkdir(self, *options, **more)
+
+    monkeypatch.setattr(Path, "mkdir", after_another)
+    store = Store(tmp_path / "of" / "a" / "user")
     with store.work() as work:
         store.add(folder, files, work)
     assert digests(store.snapshot(files)) == files
@@ -743,9 +823,10 @@ def test_a_stated_version_is_pulled_on_a_machine_that_has_none(
 def test_what_is_known_only_once_it_is_here_has_no_version_before(
     untold: Path, store: Store, refused: Refused
 ) -> None:
-    told = refused("pull", "small.v1@12", "--trust-first-use")
-    assert "the registry does not state the version `12` of small.v1" in told
-    assert "help: it states no digests; `zoo pull small.v1` brings" in told
+    for version in ("12", sha256(b"\n")[:6]):  # what would be that of no files
+        told = refused("pull", f"small.v1@{version}", "--trust-first-use")
+        assert f"the registry does not state the version `{version}` of small.v1" in told
+        assert "help: it states no digests; `zoo pull small.v1` brings" in told
     assert run(["pull", "small.v1", "--trust-first-use"]) == 0
     (version,) = versions(store)
     assert run(["rm", "small.v1"]) == 0
@@ -983,6 +1064,42 @@ def test_every_byte_in_the_store_counts(published: Path, store: Store) -> None:
         written_to(store, bytes(content))
         with pytest.raises(zoo.WeightsError, match=r"model\.safetensors: error: "):
             zoo.load("small")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"whole"}),
+        ({"read": "bytes"}, {"tensors"}),
+        ({"only": "*.norm.*"}, {"tensors"}),
+        ({"verify": False}, set()),
+    ],
+)
+def test_each_byte_that_is_read_is_hashed_once(
+    options: dict[str, Any],
+    expected: set[str],
+    published: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files are hashed as a whole where they are mapped as a whole. What is copied is hashed as it
+    is copied: the file may be another by the time that it would be mapped."""
+    assert run(["pull", "small"]) == 0
+    found: set[str] = set()
+    blake3, sha256_of = OpenFile.blake3, hashlib.sha256
+
+    def of_files(file: OpenFile, piece: slice) -> str:
+        found.add("whole")
+        return blake3(file, piece)
+
+    def of_tensors() -> Any:
+        found.add("tensors")
+        return sha256_of()
+
+    monkeypatch.setattr(OpenFile, "blake3", of_files)
+    monkeypatch.setattr("zoo.weights.reader.hashlib", SimpleNamespace(sha256=of_tensors))
+    zoo.load("small", **options)
+    assert found == expected
 
 
 def test_the_tensor_that_has_changed_is_named(published: Path, store: Store) -> None:
@@ -1239,9 +1356,11 @@ def test_verify_tells_that_the_registry_states_another_version(
     )
     assert run(["pull", "small"]) == 0
     assert capsys.readouterr().out.startswith(f"small.v1@{stated}")
-    (project / "models" / "small.v1.toml").unlink()
-    assert run(["verify", f"small@{old.version}"]) == 0
-    assert "; no registry states digests of small.v1\n" in capsys.readouterr().out
+    register(project, "small.v1", entry(LOCAL, None))
+    for _ in range(2):
+        assert run(["verify", f"small@{old.version}"]) == 0
+        assert "; no registry states digests of small.v1\n" in capsys.readouterr().out
+        (project / "models" / "small.v1.toml").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -1362,6 +1481,9 @@ def test_what_was_seen_may_be_forgotten_and_seen_again(untold: Path, store: Stor
         assert with_trusted(model, store, registry).manifest.files == files
         assert forget(store, "small.v1")
         assert not (store.root / "trusted/small.v1").exists()  # another user may see it first
+    write_files(store.root / "trusted/small.v1", {"zoo.lock": b"", ".zoo-1.tmp": b""})
+    assert forget(store, "small.v1")
+    assert [path.name for path in (store.root / "trusted/small.v1").iterdir()] == [".zoo-1.tmp"]
 
 
 def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) -> None:
@@ -1374,15 +1496,23 @@ def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) 
 
 
 @pytest.mark.parametrize(
-    "text", ["x = [", "x = 1", "", '[source]\nkind = "local"\npath = "../published"\n']
+    ("text", "told"),
+    [
+        ("x = [", "zoo.lock:1:6: error: not TOML: invalid value\n"),
+        ("x = 1", "zoo.lock:1:1: error: `[source]` says where from by its `kind`\n"),
+        ("", "zoo.lock:1:1: error: the file is empty\n"),
+        ('[source]\nkind = "local"\npath = "../published"\n', "error: this lock is damaged\n"),
+    ],
 )
 def test_a_damaged_note_of_first_use_has_a_way_out(
-    text: str, untold: Path, store: Store, refused: Refused
+    text: str, told: str, untold: Path, store: Store, refused: Refused
 ) -> None:
     assert run(["pull", "small.v1", "--trust-first-use"]) == 0
     (note,) = store.root.glob("trusted/*/zoo.lock")
     note.write_text(text)
-    assert "help: `zoo rm small.v1 --forget` removes it" in refused("load", "small.v1")
+    shown = refused("load", "small.v1")
+    assert told in shown
+    assert "help: `zoo rm small.v1 --forget` removes it" in shown
     assert run(["rm", "small.v1", "--forget"]) == 0
     assert not note.exists()
 
@@ -1447,6 +1577,8 @@ def test_what_is_removed_is_told(
     assert re.fullmatch(rf"removed small\.v1@\w+; `zoo gc` frees up to {re.escape(size)}\n", told)
     assert run(["rm", "small", "--forget"]) == 0  # only its lock is left
     assert capsys.readouterr().out == "forgot what small.v1 was on first use\n"
+    assert run(["rm", "small", "--forget"]) == 2
+    assert capsys.readouterr().err.startswith("error: `small` is not in the store\n")
     assert run(["verify"]) == 0
     assert capsys.readouterr().out == "there are no models in the store\n"
 
@@ -1505,11 +1637,14 @@ MISTAKES = [
             '"a\\\\b"': "a\\b",
         }.items()
     ),
-    (
-        "[source]",
-        "[fingerprint]\nids = [[1]]\nat = [[1]]\nvalues = []\ntolerance = 1e-4\n[source]",
-        "3:2",
-        "a fingerprint has one value for each index in `at`",
+    *(
+        (
+            "[source]",
+            f"[fingerprint]\nids = [[1]]\nat = {at}\nvalues = []\ntolerance = 1e-4\n[source]",
+            "3:2",
+            "a fingerprint has one value for each index in `at`",
+        )
+        for at in ("[[1]]", "[]")
     ),
 ]
 
