@@ -282,7 +282,7 @@ def test_names_are_the_canonical_ones() -> None:
         *(f"shared.{name}" for name in maps),
     }
     assert moe.layout().find("experts.up_proj.weight").shape == (N_EXPERTS, D_FF, D_MODEL)
-    assert moe.layout().label == "moe, 2 of 8 experts, glu silu, d_ff 5, shared 7"
+    assert moe.layout().label == "2 of 8 experts, glu silu, d_ff 5, shared 7"
 
 
 # --- only the chosen experts are computed ---------------------------------------------------------
