@@ -4,7 +4,7 @@ of such trees."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -49,8 +49,10 @@ class Table:
     path: KeyPath
     merged: tuple[Table, ...] = ()
 
-    def written(self) -> Iterator[Table]:
-        """Iterate over this table and all tables that it was made from, each once."""
+    def written(self) -> Iterable[Table]:
+        """Return this table and all tables that it was made from, each once."""
+        if not self.merged:  # as most, which are asked for each key that is looked up
+            return (self,)
         found: dict[Table, None] = {}
         left = [self]
         while left:
@@ -58,7 +60,7 @@ class Table:
             if table not in found:
                 found[table] = None
                 left += table.merged
-        return iter(found)
+        return found
 
     def place(self, *, value: bool = False) -> Place:
         return self.document.place(self.path, value=value)

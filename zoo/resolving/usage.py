@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
@@ -32,14 +33,14 @@ class Usage:
 
     def __init__(self, elsewhere: Callable[[KeyPath, str], str | None]) -> None:
         self.elsewhere = elsewhere
-        self.known: dict[KeyPath, set[str]] = {}
+        self.known: dict[KeyPath, set[str]] = defaultdict(set)
         self.used: set[Leaf | Table] = set()
         self.nearer: dict[Leaf | Table, dict[tuple[Document, KeyPath], Leaf | Table]] = {}
 
     def remember(self, table: Table, name: str) -> None:
         """Record that some component looks up `name` in this table."""
         for source in table.written():
-            self.known.setdefault(source.path, set()).add(name)
+            self.known[source.path].add(name)
 
     def use(self, entry: Leaf | Table) -> None:
         """Record that a value takes effect, or that a table is read."""
