@@ -53,6 +53,8 @@ class BuilderDriver(Driver):
     def __init__(self, spec: ModelSpec, model: Any, dtype: torch.dtype) -> None:
         super().__init__(spec, model, dtype)
         self.names = self.arguments
+        # Here, since `torch.compile` traces the calls, and not the description.
+        self.masks = self._masks()
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -68,9 +70,8 @@ class BuilderDriver(Driver):
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
 
-    @property
-    def masks(self) -> dict[str, str]:
-        """The names of the masks of the arguments: those named after them, and those that a
+    def _masks(self) -> dict[str, str]:
+        """Return the names of the masks of the arguments: those named after them, and those that a
         `Reading` of the builder states."""
         described: Builder = self.spec.model
         of_ids = self.arguments[len(described.images) :]
