@@ -18,7 +18,8 @@ from test_native_images import (
     SIZES,
     VOCAB,
     after,
-    of_rows,
+    check_generation,
+    check_padding,
     squares,
 )
 from torch.nn import functional as F
@@ -161,34 +162,12 @@ def test_without_rows_and_columns_both_are_the_position(model: Any) -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(model: Any, side: str) -> None:
-    longest = max(map(len, PROMPTS))
-    rows = torch.full((len(PROMPTS), longest), IMAGE_ID)
-    mask = torch.zeros_like(rows, dtype=torch.bool)
-    for number, row in enumerate(PROMPTS):
-        at = slice(longest - len(row), None) if side == "left" else slice(len(row))
-        rows[number, at], mask[number, at] = torch.tensor(row), True
-    found = model(rows, IMAGES, target_mask=mask)
-    for row, seen, one, real in zip(PROMPTS, of_rows(IMAGES), found, mask, strict=True):
-        alone = model(torch.tensor([row]), seen or None)[0]
-        torch.testing.assert_close(one[real], alone)
+    check_padding(model, side)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_generation(model: Any, method: Any) -> None:
-    """Prompts with two images, with one and with none, together and each alone, with a cache and
-    without."""
-    asked = {"max_new_tokens": 6, "method": method}
-    found = zoo.generate(model, PROMPTS, images=IMAGES, **asked)
-    again = zoo.generate(model, PROMPTS, images=IMAGES, cache=False, **asked)
-    for one, other in zip(found, again, strict=True):
-        assert one.ids == other.ids
-        assert one.score == pytest.approx(other.score, abs=1e-10)
-    if isinstance(method, zoo.Sampling):
-        return  # the numbers that it draws are those of a batch
-    for prompt, seen, one in zip(PROMPTS, of_rows(IMAGES), found, strict=True):
-        (alone,) = zoo.generate(model, prompt, images=seen or None, **asked)
-        assert alone.ids == one.ids
-        assert alone.score == pytest.approx(one.score, abs=1e-10)
+    check_generation(model, method)
 
 
 def test_what_follows_is_that_of_one_call(model: Any) -> None:

@@ -229,8 +229,7 @@ def test_texts_alone_have_plain_rotary_positions(model: Any) -> None:
     torch.testing.assert_close(model(text), plain(text))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(model: Any, side: str) -> None:
+def check_padding(model: Any, side: str) -> None:
     """Texts of other lengths, in whose padding the token of images stands."""
     longest = max(map(len, PROMPTS))
     rows = torch.full((len(PROMPTS), longest), IMAGE_ID)
@@ -242,6 +241,11 @@ def test_padding_changes_nothing(model: Any, side: str) -> None:
     for row, seen, one, real in zip(PROMPTS, of_rows(IMAGES), found, mask, strict=True):
         alone = model(torch.tensor([row]), seen or None)[0]
         torch.testing.assert_close(one[real], alone)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(model: Any, side: str) -> None:
+    check_padding(model, side)
 
 
 def test_images_of_one_size_are_read_together(model: Any) -> None:
@@ -268,8 +272,7 @@ def test_attention_maps(model: Any) -> None:
 METHODS = [zoo.Greedy(), zoo.Beam(size=3, n_answers=2), zoo.Sampling(seed=3, n_answers=2)]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_generation(model: Any, method: Any) -> None:
+def check_generation(model: Any, method: Any) -> None:
     """Prompts with two images, with one and with none, together and each alone, with a cache and
     without."""
     asked = {"max_new_tokens": 6, "method": method}
@@ -284,6 +287,11 @@ def test_generation(model: Any, method: Any) -> None:
         (alone,) = zoo.generate(model, prompt, images=seen or None, **asked)
         assert alone.ids == one.ids
         assert alone.score == pytest.approx(one.score, abs=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_generation(model: Any, method: Any) -> None:
+    check_generation(model, method)
 
 
 @pytest.mark.parametrize("draft", [None, zoo.Lookup()])

@@ -1,8 +1,9 @@
 """A decoder whose text has images of any size in it, in the `builder` slot, and the embedding of
 their patches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -57,12 +58,17 @@ class PatchVectors(Embedding):
         return Layout({"patches": patches}, f"patch_size {self.patch_size}{frames}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
-        return self._module(scheme, norm=None)
-
-    def _module(self, scheme: "PositionScheme | None", *, norm: "nn.Module | None") -> "nn.Module":
         from zoo_components.modules.native_images import PatchVectors as Module
 
-        return Module(
+        return self._module(Module, scheme)
+
+    def _module(
+        self,
+        cls: "Callable[..., nn.Module]",
+        scheme: "PositionScheme | None",
+        norm: "nn.Module | None" = None,
+    ) -> "nn.Module":
+        return cls(
             width=self.input_width,
             d_model=self.d_model,
             bias=self.bias,
@@ -84,7 +90,9 @@ class NormedPatchVectors(PatchVectors):
         return super().layout().with_parts(norm=self.norm.layout())
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
-        return self._module(scheme, norm=self.norm.build())
+        from zoo_components.modules.native_images import PatchVectors as Module
+
+        return self._module(Module, scheme, self.norm.build())
 
 
 class GridPatchVectors(PatchVectors):
@@ -116,15 +124,7 @@ class GridPatchVectors(PatchVectors):
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.native_images import GridPatchVectors as Module
 
-        return Module(
-            grid_size=self.grid_size,
-            width=self.input_width,
-            d_model=self.d_model,
-            bias=self.bias,
-            norm=None,
-            positions=scheme,
-            dropout=self.dropout,
-        )
+        return self._module(partial(Module, grid_size=self.grid_size), scheme)
 
 
 class NativeImageTextDecoder(Decoder):
