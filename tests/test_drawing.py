@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawings import SMALL, SVG, Drawing, drawn, within
+from drawings import SMALL, SVG, Drawing, check_geometry, drawn, within
+from small_specs import TINY_IMAGE_TEXT
 
 import zoo
 from zoo.drawing import to_svg
@@ -200,6 +201,42 @@ def test_memory_from_outside_comes_in_from_below() -> None:
     assert line[0][1] > drawing.boxes("decoder.embedding")[0].top
     assert cross.top < line[-1][1] < cross.bottom
     assert "memory" in drawing.texts
+
+
+def test_images_in_a_text_go_from_their_map_to_the_embedding_of_tokens() -> None:
+    text = to_svg(zoo.read_spec(TINY_IMAGE_TEXT))
+    check_geometry(text)
+    drawing = Drawing(text)
+    (line,) = drawing.lines("vectors")
+    (projector,) = drawing.boxes("projector")
+    (tokens,) = drawing.boxes("decoder.embedding")
+    assert line[0][1] <= projector.top
+    assert projector.left < line[0][0] < projector.right < tokens.left
+    assert tokens.top < line[-1][1] < tokens.bottom
+    assert line[-1][0] <= tokens.left
+    assert drawing.texts.count("output") == 1  # that of the decoder
+    assert drawing.lines("states") == []
+
+
+def test_states_of_inner_layers_go_through_their_map_to_inner_layers() -> None:
+    deep = {
+        **TINY_IMAGE_TEXT,
+        "builder": "deepstack_image_text_decoder",
+        "deep_layers": [0],
+        "image": {"d_model": 12, "embedding": {"kind": "patch_vectors", "patch_size": 2}},
+    }
+    text = to_svg(zoo.read_spec(deep))
+    check_geometry(text)
+    drawing = Drawing(text)
+    encoder, decoder = (rect for rect in drawing.rects if rect.role == "block")
+    (deep_map,) = drawing.boxes("deep_projector")
+    into, out = drawing.lines("states")
+    assert any("of layers 0" in shown for shown in drawing.texts)
+    assert (encoder.path, decoder.path) == ("image.block", "decoder.block")
+    assert into[0][0] == encoder.right < deep_map.left < deep_map.right == out[0][0]
+    assert out[-1][0] <= decoder.left
+    assert decoder.top < out[-1][1] < decoder.bottom
+    assert len(drawing.lines("vectors")) == drawing.texts.count("output") == 1
 
 
 def test_tied_parts_have_the_same_mark() -> None:

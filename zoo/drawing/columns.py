@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import wrap
+from typing import NamedTuple
 
 from zoo.drawing.boxes import Ties, box_height, box_width, dots, draw_box
 from zoo.drawing.canvas import FILLS, GREY, Group, Line, Plus, Point, Rect, Shape, Text, text_width
@@ -24,10 +25,20 @@ SUM = 9.0  # the radius of a sum
 BIG, SMALL = 18.0, 10.5
 
 
+class Frame(NamedTuple):
+    """The edges of the frame of a run of layers."""
+
+    left: float = 0.0
+    right: float = 0.0
+    bottom: float = 0.0
+    top: float = 0.0
+
+
 @dataclass
 class DrawnColumn:
-    """The shapes of a column, its extent to both sides and upwards, the point where its output
-    leaves, and the points where memory enters."""
+    """The shapes of a column, its extent to both sides and upwards, the points where its output
+    and what is beside its layers leave, and those where memory and vectors of another column enter.
+    States of another's layers enter the first frame, `layers`, from the left."""
 
     column: Column
     shapes: list[Shape]
@@ -35,12 +46,16 @@ class DrawnColumn:
     right: float
     top: float
     end: float = 0.0
+    beside: list[Point] = field(default_factory=list[Point])
     entries: list[Point] = field(default_factory=list[Point])
+    embedded: Point = (0.0, 0.0)
+    layers: Frame = field(default_factory=Frame)
 
 
-def draw_column(column: Column, ties: Ties, *, gives_output: bool) -> DrawnColumn:
-    """Draw a stack; `gives_output` is false if its states only go to another stack."""
-    drawing = _Drawing(column, ties)
+def draw_column(column: Column, ties: Ties, *, gives_output: bool, is_joined: bool) -> DrawnColumn:
+    """Draw a stack; `gives_output` is false if its states only go to another stack, and `is_joined`
+    true if those of another stand among its vectors."""
+    drawing = _Drawing(column, ties, is_joined=is_joined)
     drawing.draw(gives_output=gives_output)
     return drawing.result
 
@@ -49,9 +64,10 @@ class _Drawing:
     """A column that is drawn upwards. The next arrow begins at `start`; the next shape may be
     placed from `floor` on."""
 
-    def __init__(self, column: Column, ties: Ties) -> None:
+    def __init__(self, column: Column, ties: Ties, *, is_joined: bool = False) -> None:
         self.column = column
         self.ties = ties
+        self.enters_left = bool(column.memory) or is_joined
         self.shapes: list[Shape] = []
         self.width = max([150.0, *(box_width(box, ties) for box in _boxes_of(column))])
         half = self.width / 2
@@ -65,6 +81,7 @@ class _Drawing:
         self.pill_reach = max(pills, default=0.0)
         self.result = DrawnColumn(column, self.shapes, -half, half, 0.0)
         self.start = self.floor = 0.0
+        self.frames: list[Frame] = []
 
     def draw(self, *, gives_output: bool) -> None:
         column = self.column
@@ -74,6 +91,8 @@ class _Drawing:
         self.start = self.floor = 30.0
         if column.embedding:
             self.place(column.embedding)
+            middle = self.start - box_height(column.embedding) / 2
+            self.result.embedded = (-self.width / 2, middle)
         if column.added:
             self.add_positions(column.added)
         for box in column.before:
@@ -83,6 +102,7 @@ class _Drawing:
                 self.draw_cycle(part)
             else:
                 self.draw_run(part)
+        self.draw_beside()
         for box in column.after:
             self.place(box)
         if gives_output:
@@ -169,15 +189,30 @@ class _Drawing:
         self.times(run.times, notes, left, right, (bottom + top) / 2)
         self.reach(left, right)
         self.floor = top
+        self.frames.append(Frame(left, right, bottom, top))
+
+    def draw_beside(self) -> None:
+        """Draw the boxes beside the layers, on the right of the last frame."""
+        if not self.frames:
+            return
+        self.result.layers, last = self.frames[0], self.frames[-1]
+        x = self.result.right + PILL
+        for index, box in enumerate(self.column.beside, 1):
+            y = last.bottom + (last.top - last.bottom) * index / (len(self.column.beside) + 1)
+            width, height = box_width(box, self.ties), box_height(box)
+            self.line("states", (last.right, y), (x, y))
+            self.shapes.append(draw_box(box, x, y - height / 2, width, height, self.ties))
+            self.result.beside.append((x + width, y))
+            self.reach(0, x + width)
 
     def times(
         self, times: int, notes: Sequence[str], left: float, right: float, middle: float
     ) -> None:
         """Write the number of repetitions of a frame beside it: on the left, or on the right if
-        memory enters from the left."""
+        something enters from the left."""
         big = f"{times} ×"
         width = max([text_width(big, BIG, bold=True), *(text_width(n, SMALL) for n in notes)])
-        side = 1 if self.column.memory else -1
+        side = 1 if self.enters_left else -1
         x = right + 8 if side > 0 else left - 8
         anchor = "start" if side > 0 else "end"
         y = middle + 6 * len(notes) - 5

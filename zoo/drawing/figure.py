@@ -93,6 +93,9 @@ class Column:
         after: boxes over the last layer: final norm, head.
         memory: the path of the column that its cross-attention reads; `OUTSIDE` if the caller
             passes the memory; None without cross-attention.
+        joins: the path of the column among whose embedded vectors its output stands, as images do
+            in a text; None if it stands among none.
+        beside: boxes that map states between its layers to those of the column that it joins.
     """
 
     path: str
@@ -105,6 +108,8 @@ class Column:
     note: str
     after: tuple[Box, ...]
     memory: str | None
+    joins: str | None = None
+    beside: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ fields, from the slots that they fill, and from its layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from zoo.drawing.components import box_of, kind_of, layout_names, short_number
 from zoo.drawing.figure import OUTSIDE, Box, Branch, Column, Figure, runs_of
 from zoo.drawing.layers import is_embedded, layers_of
 from zoo.drawing.ties import ties_of
-from zoo.layout import Layout, Tensor
+from zoo.layout import LayerList, Layout, Tensor
 from zoo.showing.children import Child, children, is_absent
 from zoo.slots import Block, Embedding, Init, Norm, Position
 
@@ -31,20 +31,34 @@ def figure_of(spec: ModelSpec) -> Figure:
     if not stacks:
         columns[""] = Column("", root.name, "", None, (), (), (), "", (), None)
     facts = [spec.model.kind, f"{short_number(spec.n_parameters)} parameters"]
-    for child in children(spec.model, ""):
+    inside = list(children(spec.model, ""))
+    names = layout_names(inside, spec.layout)
+    for child in inside:
         if isinstance(child.component, Init):
             facts.append(f"init {kind_of(child.component)}")
         elif root not in stacks and not _stacks(child) and not is_absent(child.component):
-            below = _source_of(child, list(columns)) or next(reversed(columns))
-            columns[below] = _with(columns[below], box_of(child))
+            joins = _joined_by(child, columns)
+            paths = [path for path in columns if path != joins]
+            below = _source_of(child, paths) or next(reversed(columns))
+            part, box = spec.layout.parts.get(names.get(child.name, "")), box_of(child)
+            if of_layers := isinstance(part, LayerList):  # which tells of which layers
+                box = replace(box, told=part.groups[0][1].label)
+            columns[below] = _with(columns[below], box, joins, beside=of_layers)
     if not stacks and not columns[""].after:
         columns[""] = _with(columns[""], box_of(root))
-    sources_first = sorted(columns.values(), key=lambda column: column.memory is not None)
+    joined = {column.joins for column in columns.values()}
+    sources_first = sorted(
+        columns.values(), key=lambda column: column.memory is not None or column.path in joined
+    )
     return Figure(spec.name, " · ".join(facts), tuple(sources_first), ties_of(spec))
 
 
-def _with(column: Column, box: Box) -> Column:
-    return replace(column, after=(*column.after, box))
+def _with(column: Column, box: Box, joins: str | None = None, *, beside: bool = False) -> Column:
+    """A column with a box on it, or beside its layers if the box maps states of some to `joins`."""
+    joins = joins or column.joins
+    if beside and joins:
+        return replace(column, joins=joins, beside=(*column.beside, box))
+    return replace(column, joins=joins, after=(*column.after, box))
 
 
 def _stacks(child: Child) -> list[Child]:
@@ -59,6 +73,12 @@ def _source_of(child: Child, paths: Sequence[str]) -> str | None:
     """Return the path of the other stack that a dimension of a component comes from, if any."""
     heads = [source.split(".")[0] for source in child.mark.given.values() if "." in source]
     return next((head for head in heads if head in paths and head != child.path), None)
+
+
+def _joined_by(child: Child, paths: Collection[str]) -> str | None:
+    """Return the path of the stack in which `d_out` of a component is a width, if there is one."""
+    head, _, width = child.mark.given.get("d_out", "").partition(".")
+    return head if width and head in paths else None
 
 
 def _column(stack: Child, stacks: Sequence[Child]) -> Column:
