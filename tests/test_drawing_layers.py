@@ -9,6 +9,7 @@ from drawings import SMALL, SVG, drawn, within
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zoo
 from zoo.drawing.figure import Cycle, Layer, Run
 from zoo.drawing.folding import MAX_FRAMES, fold
 
@@ -26,6 +27,12 @@ def test_a_repeated_pattern_is_folded_to_a_cycle() -> None:
     bases = [text for text in drawing.texts if text.startswith("base")]
     assert bases == ["base 500.0", "base 10000.0", "base 500.0"]
     assert "layers 12-13" in drawing.texts
+
+
+def test_layers_tell_what_their_block_says_of_itself() -> None:
+    text = f"{SMALL}\nblock = {{ kind = 'hyper_connected', n_streams = 3 }}"
+    assert "3 streams" in drawn(text).texts
+    assert "hyper_connected, 3 streams" in str(zoo.read_spec(text))
 
 
 def test_one_exception_has_a_frame_of_its_own() -> None:

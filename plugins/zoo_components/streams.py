@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -92,7 +93,7 @@ class Streamed(Residual):
         """Its module."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
+        whole = replace(super().layout(), label=f"{self.n_streams} streams")
         streams = Layout({name: self._connection() for name in self.sublayers()})
         return whole if streams.is_empty else whole.with_parts(streams=streams)
 

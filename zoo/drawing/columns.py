@@ -185,7 +185,8 @@ class _Drawing:
         hint = f"{layer.path}\n{run.times} times"
         self.shapes.insert(frame_at, Group(tuple(frame), layer.path, "block", hint))
         which = f"layer{'' if run.numbers.isdecimal() else 's'} {run.numbers}".replace(",", ", ")
-        notes = [*(wrap(which, 16) if run.numbers else []), *wrap(self.column.note, 16)]
+        stated = [which if run.numbers else "", layer.told, self.column.note]
+        notes = [line for text in stated for line in wrap(text, 16)]
         self.times(run.times, notes, left, right, (bottom + top) / 2)
         self.reach(left, right)
         self.floor = top

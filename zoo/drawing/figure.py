@@ -49,12 +49,14 @@ class Branch:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: branches in sequence or in parallel; a `Box` is a step that is not a branch."""
+    """A layer: branches in sequence or in parallel, where a `Box` is a step that is not a branch; and
+    its description."""
 
     path: str
     title: str
     steps: tuple[Branch | Box, ...]
     parallel: bool = False
+    told: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from zoo.drawing.components import Keys, box_of, kind_of, layout_names, varied
 from zoo.drawing.figure import Branch, Cycle, Layer, Run
 from zoo.drawing.folding import alike, fold
 from zoo.layout import LayerList, Layout
-from zoo.showing.children import Child, children, is_absent
+from zoo.showing.children import Child, beside_kind, children, is_absent
 from zoo.showing.parts import ranges
 from zoo.slots import Attention, Block, Position, Sublayer
 
@@ -140,11 +140,13 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
     )
     placement = getattr(block.component, "norm_placement", None)
     arrangement = getattr(block.component, "arrangement", placement)
+    name = kind_of(block.component)
     return Layer(
         block.path,
-        kind_of(block.component),
+        name,
         steps or (box_of(block, keys=keys),),
         arrangement == "parallel",
+        beside_kind(block.component.layout().label, name) if steps else "",
     )
 
 
