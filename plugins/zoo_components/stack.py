@@ -414,12 +414,14 @@ class Stack(Component):
         return Layout(parts, label, generates=not self.not_incremental)
 
     def _layer_list(self) -> LayerList:
-        layers = tuple(
-            (at, replace(block.layout(), label=self._keys_of(at))) for at, block, _ in self.groups
-        )
+        layers = tuple((at, self._told(block.layout(), at)) for at, block, _ in self.groups)
         if isinstance(self.share_layers, tuple):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
+
+    def _told(self, layer: Layout, at: Sequence[int]) -> Layout:
+        """The layout of layers, whose label also tells which keys are shared."""
+        return replace(layer, label=", ".join(filter(None, [layer.label, self._keys_of(at)])))
 
     def _keys_of(self, at: Sequence[int]) -> str:
         """Whose keys and values these modules of `layers` attend to, for a label."""

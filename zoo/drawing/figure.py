@@ -49,8 +49,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: branches in sequence or in parallel, where a `Box` is a step that is not a branch; and
-    its description."""
+    """A layer: branches in sequence or in parallel, or boxes of other steps; `told`, its label."""
 
     path: str
     title: str
