@@ -160,6 +160,21 @@ def test_positions_of_given_vectors_are_drawn_once() -> None:
     assert sum("288 parameters" in text for text in drawing.texts) == 1
 
 
+@pytest.mark.parametrize(
+    ("embedding", "after_sum"),
+    [("{ kind = 'tokens', norm = 'layer_norm' }", True), ("'normed_tokens'", False)],
+)
+def test_the_norm_of_an_embedding_stands_after_or_before_the_sum(
+    embedding: str, after_sum: bool
+) -> None:
+    drawing = drawn(f"{SMALL}\nposition = 'sinusoidal'\nembedding = {embedding}")
+    (norm,) = drawing.boxes("decoder.embedding.norm")
+    (box,) = drawing.boxes("decoder.embedding")
+    (total,) = (c for c in drawing.sums() if not within(c, drawing.frame()))
+    assert (norm.bottom <= total.top) == after_sum
+    assert within(norm, box) == (not after_sum)
+
+
 @pytest.mark.parametrize(("final", "boxes"), [("true", 1), ("false", 0)])
 def test_a_final_norm_without_weights_is_drawn_when_it_is_there(final: str, boxes: int) -> None:
     norm = 'norm = { kind = "rms_norm", weight = false }'
@@ -174,6 +189,12 @@ def test_what_goes_in_is_named_below_each_stack() -> None:
     assert (texts.count("ids"), texts.count("vectors")) == (0, 2)  # the input, and the kind
     texts = Drawing(to_svg(zoo.read_spec("vit-base"))).texts
     assert (texts.count("ids"), texts.count("images")) == (0, 1)
+    encoder = SMALL.replace('"decoder"', '"encoder"').replace("vocab = 100", "head = 'none'")
+    for embedding, inputs in (
+        ("'waveform_stem'", "sounds"),
+        ("{ kind = 'projected_vectors', n_features = 8 }", "spectrograms"),
+    ):
+        assert drawn(f"{encoder}\nembedding = {embedding}").texts.count(inputs) == 1
 
 
 def test_layers_say_whether_they_are_causal() -> None:

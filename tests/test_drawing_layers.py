@@ -35,6 +35,15 @@ def test_layers_tell_what_their_block_says_of_itself() -> None:
     assert "hyper_connected, 3 streams" in str(zoo.read_spec(text))
 
 
+def test_branches_are_drawn_in_the_order_in_which_they_run() -> None:
+    text = SMALL.replace('"decoder"', '"encoder"') + "block = 'conformer'"
+    boxes = {
+        name: drawn(text).boxes(f"encoder.block.{name}")[0]
+        for name in ("first_ffn", "self_attn", "conv", "ffn", "norm")
+    }
+    assert list(boxes) == sorted(boxes, key=lambda name: -boxes[name].top)
+
+
 def test_one_exception_has_a_frame_of_its_own() -> None:
     drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nffn = 'glu'\n")
     frames = [rect.path for rect in drawing.rects if rect.role == "block"]

@@ -315,6 +315,8 @@ class Embedding(Plugin):
     """Whether `forward` takes `inserted` too, vectors (n, position_width) or None, for which ids
     from the size of the vocabulary on stand: these are their vectors before types and positions are
     added."""
+    sum_norm: ClassVar[str | None] = None
+    """The field of the norm of the sum with positions, if it has one: a picture shows it there."""
     site: ClassVar[str] = "embed"
     """The name of the module in its stack."""
 

@@ -30,7 +30,7 @@ class TokenEmbedding(Embedding):
     al. 2017, section 3.4)."""
 
     takes_inserted: ClassVar[bool] = True
-    norm_site: ClassVar[Literal["before_positions", "after_positions"]] = "after_positions"
+    sum_norm: ClassVar[str | None] = "norm"
     scale: PositiveFloat | Literal["sqrt_d_model", "sqrt_d_model_rounded"] = 1.0
     """The factor that multiplies the token vectors before anything is added; with
     `sqrt_d_model_rounded` it is sqrt(d_model) rounded to the model's dtype (Gemma)."""
@@ -135,7 +135,7 @@ class TokenEmbedding(Embedding):
             types=nn.Embedding(self.n_types, self.inner_width) if self.n_types else None,
             positions=scheme,
             norm=self.norm.build(),
-            norm_site=self.norm_site,
+            norm_site="after_positions" if self.sum_norm else "before_positions",
             dropout=self.dropout,
             zero_masked=self.masked_tokens == "zeroed",
             token_dropout=token_dropout,
@@ -152,7 +152,7 @@ class NormedTokens(TokenEmbedding):
     norm(scale * table[ids]) + positions), as in the decoder of the smallest Blenderbot (Roller et
     al. 2020, arXiv:2004.13637)."""
 
-    norm_site: ClassVar[Literal["before_positions", "after_positions"]] = "before_positions"
+    sum_norm: ClassVar[None] = None
     norm: Annotated[Norm, Slot("norm", width="inner_width")]
     """The norm before positions are added."""
 

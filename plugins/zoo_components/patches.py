@@ -134,6 +134,7 @@ class NormedPatches(Patches):
     """The embedding `patches`, with a norm after the sum (CLIP: Radford et al. 2021,
     arXiv:2103.00020, section 2.4): dropout(norm([class_token, linear(patches)] + positions))."""
 
+    sum_norm: ClassVar[str] = "norm"
     norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm after the sum."""
     bias: bool = False

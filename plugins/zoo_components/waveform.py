@@ -50,6 +50,7 @@ class Waveform(OfSamples):
     dropout(norm(y + position_convolutions(y))); each convolution is followed by GELU (wav2vec 2.0:
     Baevski et al. 2020, arXiv:2006.11477, section 2)."""
 
+    sum_norm: ClassVar[str] = "norm"
     example: ClassVar[Mapping[str, Any]] = {
         "d_conv": 6,
         "kernel_sizes": [3, 2],

@@ -135,8 +135,7 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
         _branch(c, c.component, kind.schemes, keys)
         if isinstance(c.component, Sublayer)
         else box_of(c, keys=keys)
-        for c in children(block.component, block.path)
-        if not is_absent(c.component)
+        for c in _in_order(block)
     )
     placement = getattr(block.component, "norm_placement", None)
     arrangement = getattr(block.component, "arrangement", placement)
@@ -148,6 +147,19 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
         arrangement == "parallel",
         beside_kind(block.component.layout().label, name) if steps else "",
     )
+
+
+def _in_order(block: Child) -> list[Child]:
+    """Return the components of a block in the order of its layout; one without tensors follows the
+    field before it."""
+    inside = [c for c in children(block.component, block.path) if not is_absent(c.component)]
+    layout = block.component.layout()
+    names, order = layout_names(inside, layout), list(layout.parts)
+    places = {"": -1}
+    for child in inside:
+        before = next(reversed(places.values()))
+        places[child.name] = order.index(names[child.name]) if child.name in names else before
+    return sorted(inside, key=lambda child: places[child.name])
 
 
 def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Keys) -> Branch:

@@ -17,7 +17,7 @@ from zoo.drawing.layers import is_embedded, layers_of
 from zoo.drawing.ties import ties_of
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.showing.children import Child, children, is_absent
-from zoo.slots import Block, Embedding, Init, Norm, Position
+from zoo.slots import Block, Embedding, Init, Position
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec
@@ -86,7 +86,8 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
     layout = stack.component.layout()
     names = layout_names(inside, layout)
     embedding = next((c for c in inside if isinstance(c.component, Embedding)), None)
-    before = _norms_inside(embedding) if embedding else {}
+    before = _sum_norms(embedding) if embedding else []
+    without = tuple(c.name for c in before)
     layers, notes = layers_of(stack, inside, layout)
     drawn = (Embedding, Position, Block, Init)
     after = [
@@ -100,9 +101,9 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         path=stack.path,
         name=stack.name,
         entry=_entry(embedding),
-        embedding=box_of(embedding, without=tuple(before)) if embedding else None,
+        embedding=box_of(embedding, without=without) if embedding else None,
         added=tuple(box_of(c) for c in inside if is_embedded(c)),
-        before=tuple(before.values()),
+        before=tuple(box_of(c) for c in before),
         layers=layers,
         note=", ".join(filter(None, [layout.label, *notes])),
         after=(*after, *_unnamed(stack, layout, names)),
@@ -117,18 +118,22 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
 
 def _entry(embedding: Child | None) -> str:
     component = embedding.component if embedding else None
-    if isinstance(component, Embedding) and (component.image_shape or component.patch_shape):
-        return "images"
+    if isinstance(component, Embedding):
+        if component.image_shape or component.patch_shape:
+            return "images"
+        if component.shortest_sound:
+            return "sounds"
+        if component.spectrogram_shape:
+            return "spectrograms"
     tensors = embedding.component.layout().tensors() if embedding else ()
     return "ids" if any(tensor.role == "embedding" for _, tensor in tensors) else "vectors"
 
 
-def _norms_inside(embedding: Child) -> dict[str, Box]:
-    return {
-        c.name: box_of(c)
-        for c in children(embedding.component, embedding.path)
-        if isinstance(c.component, Norm) and not is_absent(c.component)
-    }
+def _sum_norms(embedding: Child) -> list[Child]:
+    """Return the norm inside an embedding that comes after positions are added, if there is one."""
+    name = getattr(embedding.component, "sum_norm", None)
+    inside = children(embedding.component, embedding.path)
+    return [c for c in inside if c.name == name and not is_absent(c.component)]
 
 
 def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:
