@@ -269,6 +269,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_vision", {}, 0),
         ("qwen3_vl_moe", None, None, {}, 0),
         ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision", {}, 0),
+        ("qwen3_5", None, None, {}, 0),
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_vision", {}, 0),
+        ("qwen3_5_moe", None, None, {}, 0),
+        ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
