@@ -148,7 +148,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
 MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
-MODEL_TYPES += ["qwen3_vl"]
+MODEL_TYPES += ["qwen3_vl", "qwen3_5", "qwen3_5_moe"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 

@@ -145,6 +145,7 @@ KINDS = {
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
     "qwen3_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
+    "qwen3_5": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
     "mistral3": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=2)),
     "llava.pixtral": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=1)),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),

@@ -79,6 +79,8 @@ OTHERS = {
     "qwen2_vl",
     "qwen2_vl_text",
     "qwen2_vl_vision",
+    "qwen3_5_moe_vision",
+    "qwen3_5_vision",
     "qwen3_vl",
     "qwen3_vl_moe",
     "qwen3_vl_moe_text",

@@ -71,6 +71,7 @@ def inside(name: str, key: str, **stated: Any) -> Case:
 
 
 INNER = ("text_config", "vision_config")
+BESIDE: dict[str, Any] = {"rope_parameters": None, "partial_rotary_factor": 0.5}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
 BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
 
@@ -100,6 +101,12 @@ READ = {
     ),
     "a share in two words": gpt_neox(rotary_pct=1.0),
     "a share in its older word": gpt_neox(rope_parameters=None, rotary_pct=1.0),
+    "a share beside the table, and no table": tiny("qwen3_next", **BESIDE),
+    "a share beside the table, of three positions": tiny("qwen3_5_moe_text", **BESIDE),
+    "a share beside the table, of a hybrid": tiny(
+        "recurrent_gemma", rope_parameters=None, partial_rotary_factor=0.25
+    ),
+    "a share beside the table, of a pair": tiny("moonshine", **BESIDE),
     "old and new that agree": llama(
         rope_parameters={**YARN, "rope_theta": 500.0}, rope_scaling=YARN, rope_theta=500.0
     ),
@@ -128,6 +135,12 @@ READ = {
     "positions counted from another padding": tiny("m2m_100", pad_token_id=7),
     "a source of which all is padding": tiny("speech_to_text", pad_token_id=0),
     "a head that is said to be untied": tiny("mt5", tie_word_embeddings=False),
+    "a head that only the text says is tied": inside(
+        "qwen3_vl", "text_config", tie_word_embeddings=True
+    ),
+    "a head that only the text says is tied, of layers with a state": inside(
+        "qwen3_5", "text_config", tie_word_embeddings=True
+    ),
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
@@ -269,6 +282,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_vision", {}, 0),
         ("qwen3_vl_moe", None, None, {}, 0),
         ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision", {}, 0),
+        ("qwen3_5", None, None, {}, 0),
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_vision", {}, 0),
+        ("qwen3_5_moe", None, None, {}, 0),
+        ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_vision", {}, 0),
     ],
 )
 def test_decoders_with_images_have_the_defaults_of_transformers(
@@ -586,6 +603,34 @@ REFUSED = {
     "scaled positions in turn": (
         inside("qwen3_vl", "text_config", rope_parameters={**YARN, "mrope_section": [5, 2, 3]}),
         "positions that are scaled for longer texts are not read",
+    ),
+    "scaled positions in turn, of some layers": (
+        inside(
+            "qwen3_5",
+            "text_config",
+            rope_parameters={**YARN, "partial_rotary_factor": 0.25, "mrope_section": [2, 2, 1]},
+        ),
+        "positions that are scaled for longer texts are not read",
+    ),
+    "positions whose pairs do not take turns, of some layers": (
+        inside(
+            "qwen3_5",
+            "text_config",
+            rope_parameters={"mrope_section": [2, 2, 1], "mrope_interleaved": False},
+        ),
+        "positions whose pairs do not take turns are not read",
+    ),
+    "the text of another model type": (
+        inside("qwen3_5", "text_config", model_type="qwen3_5_moe_text"),
+        "a decoder of another model type is not read",
+    ),
+    "the images of another model type": (
+        inside("qwen3_5", "vision_config", model_type="qwen3_vl_vision"),
+        "an encoder of images of another model type is not read",
+    ),
+    "a grid that is no square, without inner states": (
+        inside("qwen3_5", "vision_config", num_position_embeddings=24),
+        "a num_position_embeddings that is no square is not read",
     ),
     "a grid that is no square": (
         inside("qwen3_vl", "vision_config", num_position_embeddings=24),

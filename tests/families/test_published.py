@@ -13,7 +13,7 @@ from torch import Tensor
 import zoo
 from families.cases import all_cases
 from families.checkpoints import load, make_model, save
-from families.conformance import Truth, check, registry, run
+from families.conformance import Truth, check, make_truth, registry, run
 from families.inputs import make_inputs
 from families.outputs import taken
 from zoo import export_folder, import_folder
@@ -100,3 +100,15 @@ def test_positions_that_pretraining_left_in_a_deberta_are_dropped(
     back = load_file(tmp_path / "exported" / "model.safetensors")
     assert back.keys() == own.keys()
     assert all(torch.equal(back[name], own[name]) for name in own)
+
+
+def test_experts_of_a_layer_in_one_tensor(tmp_path: Path) -> None:
+    """As those of Qwen3.5 are published and as they are inside transformers, which saves each."""
+    case = all_cases()["qwen3_5_moe"]
+    truth = make_truth(case, tmp_path / "original")
+    tensors = {key: one.clone() for key, one in load(case, truth.folder).state_dict().items()}
+    assert "model.language_model.layers.0.mlp.experts.gate_up_proj" in tensors
+    save_file(tensors, truth.folder / "model.safetensors", {"format": "pt"})
+    report = check(truth, tmp_path)
+    assert report.differences
+    assert report.faults == []
