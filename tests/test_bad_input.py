@@ -429,6 +429,7 @@ def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -
     for command in ("build", "validate", "train", "lock", "import"):
         told = refused(command, "tiny")
         assert "help: `tiny` holds weights; if the zoo has saved them, `zoo show tiny --" in told
+        assert told.endswith("spec, which in Python is `zoo.load(...).spec`\n")
     told = refused("build", "tiny/model.safetensors")
     assert told.startswith("tiny/model.safetensors: error: this is not a TOML file\n")
     assert "`zoo show tiny/model.safetensors --resolved` prints their spec" in told

@@ -1227,6 +1227,28 @@ def test_a_model_that_is_half_gone_is_not_there(
     assert file.is_file()
 
 
+@pytest.mark.parametrize("model", ['"small.v1"', '"spec.toml"\nweights = "small.v1"'])
+def test_what_a_recipe_names_is_pulled(model: str, project: Path, store: Store) -> None:
+    word_tokenizer(["?", "a", "dog"], "?").save(str(project / "tokenizer.json"))
+    files = bundle() | {"tokenizer.json": (project / "tokenizer.json").read_bytes()}
+    write_files(project / "published", files)
+    register(project, "small.v1", entry(LOCAL, files))
+    (project / "spec.toml").write_text(SPEC)
+    (project / "lines.txt").write_text("a dog\ndog a\na a\n")
+    recipe = f"""format = 1
+name = "tuned"
+model = {model}
+data = {{ kind = "text", train = "lines.txt", valid = 1 }}
+tokenizer = {{ kind = "of_model", bos = "a", eos = "a", pad = "?" }}
+optimizer = {{ kind = "adamw", lr = 1e-4 }}
+schedule = {{ kind = "constant" }}
+training = {{ steps = 1, batch_tokens = 10, max_length = 5 }}
+"""
+    (project / "recipe.toml").write_text(recipe)
+    assert run(["validate", "recipe.toml"]) == 0
+    assert [ref.name for ref in refs(store)] == ["small.v1"]
+
+
 def test_a_damaged_version_that_no_pull_mends_is_told_apart(
     project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

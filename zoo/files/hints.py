@@ -41,8 +41,9 @@ def inside(folder: Path) -> str:
 
 
 def of_saved(path: Path) -> str:
-    """Return a help text on how to get the spec of weights, for commands that take no weights."""
+    """Return a help text on how to get the spec of weights, for what takes no weights."""
     shown = f"`zoo show {typed(path)} --resolved` prints their spec"
+    shown += ", which in Python is `zoo.load(...).spec`"
     return f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown}"
 
 

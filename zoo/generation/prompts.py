@@ -107,7 +107,7 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
                 f"{what}: a mask goes with a tensor of ids; lists of ids need no padding"
             )
         try:
-            rows: list[Any] = list(ids)
+            rows: list[Any] = [ids] if isinstance(ids, str) else list(ids)
         except TypeError:  # `_row` reports it as not a sequence
             return [_row(ids, what)]
         if rows and isinstance(rows[0], Integral):
@@ -135,12 +135,20 @@ def _row(row: object, what: str) -> torch.Tensor:
         for one in row if isinstance(row, Sequence) else ():
             if isinstance(one, Integral) and int(one).bit_length() > 63:  # for which torch has none
                 raise InputError(f"{what}: id {one} is outside the vocabulary") from None
-        raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}") from None
+        raise _no_sequence(row, what) from None
     with_bools = isinstance(row, Sequence) and any(isinstance(one, bool) for one in row)
     if found.dim() != 1 or (found.numel() and found.dtype not in _INTEGERS) or with_bools:
-        raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}")
+        raise _no_sequence(row, what)
     _check_values(found, what)
     return found.long().cpu()
+
+
+def _no_sequence(row: object, what: str) -> InputError:
+    """The error for what is no sequence of ids."""
+    hint = (
+        "`zoo.TextModel.load(...)` makes a model that takes texts" if isinstance(row, str) else None
+    )
+    return InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}", help=hint)
 
 
 def _check_values(tensor: torch.Tensor, what: str) -> None:

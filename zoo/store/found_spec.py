@@ -15,16 +15,23 @@ if TYPE_CHECKING:
     from zoo.weights.file import Header
 
 
-def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
+def read_source(
+    source: str, registry: Registry, *, pulls: bool = False
+) -> tuple[ModelSpec, Header | None]:
     """Read the spec of a spec file, a registered model, a weights file or its folder, or a
-    published model in the store; for weights, also return their header.
+    published model; for weights, also return their header.
+
+    Args:
+        source: its path or name.
+        registry: where names are looked up.
+        pulls: whether a published model that is not in the store is pulled, instead of an error.
 
     Raises:
         ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
     """
     path = Path(source)
     if source not in registry.models and not os.path.exists(path):
-        path = _stored(source, registry) or path
+        path = _stored(source, registry, pulls) or path
     if path.suffix.lower() != ".safetensors" and not os.path.isdir(path):
         return read_spec(source, registry=registry), None
     from zoo.weights.file import weights_path
@@ -37,14 +44,18 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     return spec_of_weights(header, str(path), registry), header
 
 
-def _stored(name: str, registry: Registry) -> Path | None:
+def _stored(name: str, registry: Registry, pulls: bool) -> Path | None:
     """Return the folder of a published model in the store; None if there is no such name.
 
     Raises:
-        StoreError: it is not in the store.
+        StoreError: it is not in the store, and is not pulled.
     """
     if registry.catalog.file(name.partition("@")[0]) is None:
         return None
+    if pulls:
+        from zoo.store.found_weights import find_weights
+
+        return find_weights(name, registry).path.parent
     from zoo.store.files import Store, StoreError
     from zoo.store.lookup import find_stored
 

@@ -88,7 +88,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if not os.path.exists(source):
         _check_not_a_slip(recipe, registry, place)
     with placing(place):
-        spec, header = read_source(source, registry)
+        spec, header = read_source(source, registry, pulls=True)
         _ = spec.n_parameters  # raises if the layout is wrong
     if header is None and not os.path.exists(recipe.folder / recipe.head.model):
         _check_not_another(recipe, spec, place)
