@@ -872,6 +872,44 @@ def test_removing_and_collecting_leaves_nothing(
     assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
 
 
+def test_what_a_ref_names_is_not_moved(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment: who opens the model then would not find it."""
+    assert run(["pull", "small"]) == 0
+    moved: list[Path] = []
+    monkeypatch.setattr(Path, "rename", lambda path, target: moved.append(path))
+    assert run(["gc", "--all"]) == 0
+    assert moved == []
+
+
+def test_what_was_pulled_again_since_a_collector_was_killed_is_removed(
+    published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    shutil.copytree(snapshot, store.root / "trash" / snapshot.name)
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+def test_another_collector_may_be_quicker(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    rename = Path.rename
+
+    def after_another(path: Path, target: Path) -> Path:
+        rename(path, target)
+        return rename(path, target)  # which is gone
+
+    monkeypatch.setattr(Path, "rename", after_another)
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
 def test_what_is_there_is_removed_whatever_else_is_named(
     project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

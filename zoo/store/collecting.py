@@ -124,10 +124,9 @@ def restored(store: Store, ref: Ref) -> Path:
 def _age(folder: Path) -> float:
     """Return the seconds since a folder was made, moved or touched; infinity if it is gone."""
     try:
-        found = folder.stat()
+        return time.time() - folder.stat().st_ctime
     except FileNotFoundError:
         return math.inf
-    return time.time() - max(found.st_mtime, found.st_ctime)
 
 
 def _live(store: Store) -> set[str]:
