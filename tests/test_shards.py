@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -18,8 +19,9 @@ from trials import python
 
 import zoo
 from zoo.saving import described
+from zoo.weights.file import Header, Record
 from zoo.weights.reader import open_weights, read_header
-from zoo.weights.shards import plan_shards, shard_names
+from zoo.weights.shards import index_bytes, plan_shards, shard_names
 from zoo.weights.writer import destination
 
 INDEX = "model.safetensors.index.json"
@@ -72,6 +74,19 @@ def test_the_index_is_the_standard_one(sharded: Path) -> None:
         for tensors in found.values()
         for name, tensor in tensors.items()
     )
+
+
+def test_an_index_has_the_same_bytes_for_ever() -> None:
+    """Those that were saved are compared with them."""
+    records = {name: Record(dtype, (1,), "0" * 64) for name, dtype in (("a", "F32"), ("b", "F64"))}
+    header = Header({}, {"zoo": "1", "plugins": {}}, {}, records)
+    raw = index_bytes(header, [["b"], ["a"]])
+    assert json.loads(raw)["weight_map"] == {
+        "a": "model-c1144e38759c-00002-of-00002.safetensors",
+        "b": "model-c1144e38759c-00001-of-00002.safetensors",
+    }
+    digest = "9a88268c39165ab50be857af426dbd9a95468f013c87991601a16b2fa9c72ce4"
+    assert hashlib.sha256(raw).hexdigest() == digest
 
 
 @pytest.mark.parametrize(

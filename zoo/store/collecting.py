@@ -141,8 +141,8 @@ def _empty_trash(store: Store, freed: Freed) -> None:
         if folder.name in live:
             with contextlib.suppress(OSError):  # it has been created again
                 folder.rename(store.root / "snapshots" / folder.name)
-        if folder.is_dir():
-            _remove(folder, freed)
+                continue
+        _remove(folder, freed)
 
 
 def _left_behind(store: Store, grace: float) -> Iterator[Path]:
