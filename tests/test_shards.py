@@ -334,6 +334,16 @@ def test_an_index_that_is_no_file_is_none(sharded: Path) -> None:
     assert same(zoo.load(sharded), zoo.build(TINY, seed=4))
 
 
+def test_an_index_that_cannot_be_looked_for_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / INDEX).symlink_to(INDEX)
+    for most in (None, MOST):
+        with pytest.raises(zoo.WeightsError, match=f"{INDEX}: error: cannot be read: Too many"):
+            zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=most)
+        with pytest.raises(zoo.ZooError, match="a file has the name of `file`"):
+            zoo.save(zoo.build(TINY), tmp_path / "file", max_shard_bytes=most)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
