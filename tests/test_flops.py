@@ -35,6 +35,17 @@ DECODER = {
     "position": "rotary",
     "ffn": "glu",
 }
+PAIR: dict[str, Any] = {
+    "format": 1,
+    "name": "pair",
+    "builder": "encoder_decoder",
+    "source_vocab": V,
+    "target_vocab": V,
+    "n_layers": 2,
+    "d_model": D,
+    "n_heads": HEADS,
+    "d_ff": D_FF,
+}
 ATTENTION = 2 * T * D * (2 * HEADS + 2 * KV_HEADS) * WIDTH + 2 * 2 * T * T * HEADS * WIDTH
 """q and o, k and v; the scores, and the weighted sums of values."""
 GLU = 2 * T * 3 * D * D_FF
@@ -60,20 +71,9 @@ def test_a_decoder_costs_what_its_products_do() -> None:
 
 
 def test_a_cross_attention_reads_the_source() -> None:
-    spec = {
-        "format": 1,
-        "name": "pair",
-        "builder": "encoder_decoder",
-        "source_vocab": V,
-        "target_vocab": V,
-        "n_layers": 2,
-        "d_model": D,
-        "n_heads": HEADS,
-        "d_ff": D_FF,
-    }
     attention = 2 * T * 4 * D * D + 2 * 2 * T * T * D
     ffn = 2 * T * 2 * D * D_FF
-    found = zoo.flops(zoo.read_spec(spec), T)
+    found = zoo.flops(zoo.read_spec(PAIR), T)
     assert found["forward"] == 2 * (attention + ffn) + 2 * (2 * attention + ffn) + HEAD
 
 
@@ -283,6 +283,17 @@ def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None
     assert "blocks is called with neither ids nor images" in refused(
         "show", "blocks.toml", "--flops", "4"
     )
+
+
+@pytest.mark.parametrize("lengths", [(7, 9), (9, 7)])
+def test_the_shorter_of_two_sides_is_the_longest_that_can_be_counted(
+    lengths: tuple[int, int],
+) -> None:
+    sides = zip(("encoder", "decoder"), lengths, strict=True)
+    spec = PAIR | {side: {"position": {"kind": "learned", "max_length": n}} for side, n in sides}
+    assert zoo.flops(spec, 7)["length"] == 7
+    with pytest.raises(zoo.InputError, match="pair has 7 positions, which are fewer than 8"):
+        zoo.flops(spec, 8)
 
 
 def test_a_component_that_needs_values_is_named_with_its_line(

@@ -219,8 +219,10 @@ def test_a_run_that_was_made_longer_has_not_ended_without_a_checkpoint(
     assert "2, not ended" in capsys.readouterr().out
     text = recipe.read_text().replace("average = 2", 'keep = "best"\npatience = 1')
     recipe.write_text(text)
-    (row,) = zoo.results(runs[:1])
-    assert (row["ended"], row["steps"]) == (True, 2)
+    for _ in range(2):
+        (row,) = zoo.results(runs[:1])
+        assert (row["ended"], row["steps"]) == (True, 2)
+        shutil.rmtree(runs[0] / "checkpoints", ignore_errors=True)  # as who needs the disk does
 
 
 def test_what_makes_losses_hard_to_compare_is_told(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -17,8 +18,11 @@ from small_specs import TINY
 from trials import python
 
 import zoo
-from zoo.weights.reader import open_weights
-from zoo.weights.shards import plan_shards
+from zoo.saving import described
+from zoo.weights.file import Header, Record
+from zoo.weights.reader import open_weights, read_header
+from zoo.weights.shards import index_bytes, plan_shards, shard_names
+from zoo.weights.writer import destination
 
 INDEX = "model.safetensors.index.json"
 MOST = 600
@@ -72,6 +76,19 @@ def test_the_index_is_the_standard_one(sharded: Path) -> None:
     )
 
 
+def test_an_index_has_the_same_bytes_for_ever() -> None:
+    """Those that were saved are compared with them."""
+    records = {name: Record(dtype, (1,), "0" * 64) for name, dtype in (("a", "F32"), ("b", "F64"))}
+    header = Header({}, {"zoo": "1", "plugins": {}}, {}, records)
+    raw = index_bytes(header, [["b"], ["a"]])
+    assert json.loads(raw)["weight_map"] == {
+        "a": "model-c1144e38759c-00002-of-00002.safetensors",
+        "b": "model-c1144e38759c-00001-of-00002.safetensors",
+    }
+    digest = "9a88268c39165ab50be857af426dbd9a95468f013c87991601a16b2fa9c72ce4"
+    assert hashlib.sha256(raw).hexdigest() == digest
+
+
 @pytest.mark.parametrize(
     ("sizes", "plan"),
     [
@@ -84,6 +101,16 @@ def test_the_index_is_the_standard_one(sharded: Path) -> None:
 def test_shards_of_at_most_five_bytes(sizes: list[int], plan: list[str]) -> None:
     named = dict(zip("abcde", sizes, strict=False))
     assert plan_shards(named, 5) == [list(names) for names in plan]
+
+
+def test_shards_of_one_model_with_other_tensors_have_other_names(tmp_path: Path) -> None:
+    """So that the old ones stay until the new index has its name."""
+    zoo.save(zoo.build(TINY), tmp_path)
+    header = read_header(tmp_path)
+    first, second, *others = header.names_in_file()
+    plans = [[first], [second, *others]], [[first, second], others]
+    one, other = ({*shard_names(header, plan)} for plan in plans)
+    assert one.isdisjoint(other)
 
 
 def test_a_shard_alone_is_no_model(sharded: Path) -> None:
@@ -185,6 +212,53 @@ def test_shards_of_another_writer_stay(sharded: Path, monkeypatch: pytest.Monkey
     assert same(zoo.load(sharded), old)
 
 
+def test_beside_somebody_elses_index_nothing_is_removed(
+    sharded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program has written it meanwhile, and may need what is there."""
+    before = {path.name for path in sharded.iterdir()}
+
+    def taken(self: Path, target: Path) -> Path:
+        if target.name == INDEX:
+            target.write_text("{}")
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", taken)
+    with pytest.raises(zoo.ZooError, match="No space left"):
+        zoo.save(zoo.build(TINY, seed=4), sharded, max_shard_bytes=MOST)
+    left = {path.name for path in sharded.iterdir()}
+    assert (left > before, len(left)) == (True, 2 * len(before) - 1)
+
+
+def test_a_shard_that_may_not_be_removed_stays(
+    sharded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of another user, in a folder where each may remove only what is theirs."""
+    old, model = shards(sharded), zoo.build(TINY, seed=4)
+    unlink = Path.unlink
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        if self in old[:2]:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    zoo.save(model, sharded, max_shard_bytes=MOST)
+    assert same(zoo.load(sharded), model)
+    assert [path for path in old if path.exists()] == old[:2]
+
+
+@pytest.mark.parametrize("most", [None, MOST])
+def test_the_bytes_that_are_written_are_told(most: int | None, tmp_path: Path) -> None:
+    told: list[int] = []
+    with destination(tmp_path / "model", max_shard_bytes=most, on_bytes=told.append) as write:
+        write(*described(zoo.build(TINY)))
+    files = map(load_file, (tmp_path / "model").glob("*.safetensors"))
+    assert sum(told) == sum(tensor.nbytes for file in files for tensor in file.values())
+
+
 def test_shards_of_two_versions_are_never_mixed(sharded: Path, tmp_path: Path) -> None:
     """Also when one program has put the files of one version over those of the other."""
     zoo.save(zoo.build(TINY, seed=4), tmp_path / "other", max_shard_bytes=MOST)
@@ -258,6 +332,16 @@ def test_an_index_that_is_no_file_is_none(sharded: Path) -> None:
     os.mkfifo(sharded / INDEX)
     zoo.save(zoo.build(TINY, seed=4), sharded)
     assert same(zoo.load(sharded), zoo.build(TINY, seed=4))
+
+
+def test_an_index_that_cannot_be_looked_for_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / INDEX).symlink_to(INDEX)
+    for most in (None, MOST):
+        with pytest.raises(zoo.WeightsError, match=f"{INDEX}: error: cannot be read: Too many"):
+            zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=most)
+        with pytest.raises(zoo.ZooError, match="a file has the name of `file`"):
+            zoo.save(zoo.build(TINY), tmp_path / "file", max_shard_bytes=most)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ import zoo
 from zoo.cli import run
 from zoo.publishing.checking import verify
 from zoo.source import Access
+from zoo.store.collecting import NO_GRACE, _abandoned, restored
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.first_use import forget, record, with_trusted
 from zoo.store.pretrained import DeprecatedName, File, find_pretrained
@@ -529,9 +530,9 @@ def test_what_may_not_be_removed_is_told_and_not_counted(published: Path, store:
     """The other files are removed all the same."""
     assert run(["pull", "small"]) == 0
     assert run(["rm", "small"]) == 0
-    write_files(store.root / "work", {"killed/file": b"four"})
+    write_files(store.root, {"work/killed/file": b"four", "partial/killed/file": b"three"})
     before = stored_files(store)
-    closed = [store.root / "snapshots", *store.root.glob("blobs/*")]
+    closed = [store.root / "snapshots", store.root / "partial", *store.root.glob("blobs/*")]
     for path in closed:
         path.chmod(0o555)
     try:
@@ -543,7 +544,7 @@ def test_what_may_not_be_removed_is_told_and_not_counted(published: Path, store:
     assert before.keys() - left.keys() == {"work/killed/file"}
     assert json.loads(done.stdout) == {"files": 1, "bytes": 4}
     assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
-    more = len(list(store.snapshots())) + len(list(store.blobs())) - 1
+    more = len(list(store.snapshots())) + len(list(store.blobs()))
     assert f" and {more} more: Permission denied" in done.stderr
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
@@ -870,6 +871,78 @@ def test_removing_and_collecting_leaves_nothing(
     assert stored_files(store) == {}
     size = size_of_bundle()  # each byte once, for all of its links
     assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
+
+
+def test_what_a_ref_names_is_not_moved(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment: who opens the model then would not find it."""
+    assert run(["pull", "small"]) == 0
+    moved: list[Path] = []
+    monkeypatch.setattr(Path, "rename", lambda path, target: moved.append(path))
+    assert run(["gc", "--all"]) == 0
+    assert moved == []
+
+
+def test_what_was_pulled_again_since_a_collector_was_killed_is_removed(
+    published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    shutil.copytree(snapshot, store.root / "trash" / snapshot.name)
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+@pytest.mark.parametrize("what", ["rename", "unlink", "rmdir"])
+def test_another_collector_may_be_quicker(
+    what: str, published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    once = getattr(Path, what)
+
+    def after_another(*arguments: Path) -> Path | None:
+        once(*arguments)
+        return once(*arguments)  # of what is gone
+
+    monkeypatch.setattr(Path, what, after_another)
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+def test_what_a_killed_collector_left_of_a_model_that_is_there_is_removed(
+    published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    shutil.copytree(snapshot, store.root / "trash" / snapshot.name)
+    assert run(["gc"]) == 0
+    assert not any((store.root / "trash").iterdir())
+    assert run(["verify", "small"]) == 0
+
+
+def test_a_snapshot_of_which_files_are_gone_is_not_restored(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    assert run(["rm", "small"]) == 0
+    unlink = Path.unlink
+    is_there: list[bool] = []
+
+    def looked_for(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        is_there.append(restored(store, ref).exists())
+
+    monkeypatch.setattr(Path, "unlink", looked_for)
+    assert run(["gc", "--all"]) == 0
+    assert {*is_there} == {False}
+
+
+def test_a_file_that_has_its_name_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    assert list(_abandoned([tmp_path / ".zoo-1.tmp"], NO_GRACE)) == []
 
 
 def test_what_is_there_is_removed_whatever_else_is_named(
@@ -1749,11 +1822,15 @@ def test_all_in_a_folder_are_also_the_newest(project: Path, store: Store) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 def test_what_may_not_be_removed_from_a_folder_is_told(project: Path, store: Store) -> None:
-    write_files(project / "closed", {".zoo-0.tmp": b""})
-    (project / "closed").chmod(0o555)
-    done = process("gc", "--all", "closed", preexec_fn=without_privileges)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: cannot remove `closed/.zoo-0.tmp`: Permission denied\n")
+    """It keeps its name, by which it is found again."""
+    write_files(project, {"closed/.zoo-0.tmp": b"", "open/.zoo-0.tmp/file": b""})
+    for closed, folder in (("closed", "closed"), ("open/.zoo-0.tmp", "open")):
+        (project / closed).chmod(0o555)
+        done = process("gc", "--all", folder, preexec_fn=without_privileges)
+        assert done.returncode == 2
+        told = f"error: cannot remove `{folder}/.zoo-0.tmp`: Permission denied\n"
+        assert done.stderr.startswith(told)
+        assert (project / folder / ".zoo-0.tmp").exists()
 
 
 def test_the_file_of_a_model_is_neither_a_spec_nor_weights(

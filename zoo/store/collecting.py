@@ -124,10 +124,9 @@ def restored(store: Store, ref: Ref) -> Path:
 def _age(folder: Path) -> float:
     """Return the seconds since a folder was made, moved or touched; infinity if it is gone."""
     try:
-        found = folder.stat()
+        return time.time() - folder.stat().st_ctime
     except FileNotFoundError:
         return math.inf
-    return time.time() - max(found.st_mtime, found.st_ctime)
 
 
 def _live(store: Store) -> set[str]:
@@ -142,8 +141,8 @@ def _empty_trash(store: Store, freed: Freed) -> None:
         if folder.name in live:
             with contextlib.suppress(OSError):  # it has been created again
                 folder.rename(store.root / "snapshots" / folder.name)
-        if folder.is_dir():
-            _remove(folder, freed)
+                continue
+        _remove(folder, freed)
 
 
 def _left_behind(store: Store, grace: float) -> Iterator[Path]:

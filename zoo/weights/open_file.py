@@ -49,7 +49,7 @@ class OpenFile:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise _no_such(path, place)
             # Non-blocking, in case the file has become a pipe meanwhile.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
             return cls(file, place, _state(file), _identity(file))
         except (FileNotFoundError, NotADirectoryError, ValueError):

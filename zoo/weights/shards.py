@@ -68,7 +68,7 @@ def index_of(files: Sequence[str], plan: Plan, metadata: Mapping[str, object]) -
     return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
 
 
-def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[str]]]:
+def parse_index(raw: bytes, place: Place) -> tuple[Header, Mapping[str, Sequence[str]]]:
     """The header that an index holds, and the names of the tensors in each of its shards.
 
     Raises:
@@ -89,10 +89,9 @@ def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[st
         if not isinstance(shard, str):
             raise not_whole(f"the tensor {quoted(name)} has no shard", place)
         shards.setdefault(shard, []).append(name)
-    shards = dict(sorted(shards.items()))
     if index_bytes(header, [*shards.values()]) != raw:
         raise not_whole("the index is not what was written", place)
-    return header, {**shards}
+    return header, shards
 
 
 def shards_in(folder: Path) -> list[str]:

@@ -98,7 +98,7 @@ def _drop_unnamed(folder: Path, names: Iterable[str]) -> None:
         return
     for name in unnamed:
         with contextlib.suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
+            (folder / name).unlink()
 
 
 def _write_tensors(
