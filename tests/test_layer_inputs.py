@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from random_values import randomize
 from torch import Tensor
 
 import zoo
@@ -44,11 +45,7 @@ Tensors = Mapping[str, Tensor]
 
 def built(**values: Any) -> zoo.Transformer:
     """A model in float64 and evaluation mode, whose tensors are all random."""
-    model = zoo.build(SPEC | values, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(1)
-    for tensor in model.state_dict().values():
-        tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
-    return model
+    return randomize(zoo.build(SPEC | values, dtype=torch.float64).eval(), seed=1)
 
 
 def some_ids(seed: int = 2) -> Tensor:
