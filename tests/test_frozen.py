@@ -18,6 +18,8 @@ from zoo.training.optimization import make_optimizer
 from zoo.training.optimizer_tables import Adam, AdamW, Sgd
 from zoo.training.recipe import read_recipe
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 ENCODER = '["encoder.layers.*", "decoder.layers.[0-3].*_attn.*", "*.bias"]'
 
 

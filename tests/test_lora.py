@@ -24,6 +24,8 @@ from zoo.linear import Linear
 from zoo.training.low_rank import add_updates
 from zoo.training.tables import Lora
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 TABLE = """
 [lora]
 weights = ["*_attn.[qv]_proj.weight", "decoder.*.up_proj.weight"]

@@ -20,6 +20,8 @@ from zoo.training.batches import Row
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.loop import Loop
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 LAST = (
     RECIPE.replace('"inverse_sqrt"\nwarmup = 4', '"constant"')
     .replace("average = 2\n", "")

@@ -44,6 +44,8 @@ from zoo.training.loss import loss_and_hits, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.split import Example
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 OF_LINES = 'test = "four.txt"\n[masking]\nmasked = 1.0\nrandom = 0.0'
 Train = Callable[..., dict[str, Any]]
 CPU = torch.device("cpu")

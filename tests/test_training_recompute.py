@@ -21,6 +21,8 @@ import zoo
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.recompute import recompute_layers
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 DEEP = MODEL.replace("n_layers = 1", "n_layers = 3")
 EXPERTS = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }\n'
 SHARED_KEYS = '[[decoder.layers]]\nat = [1, 2]\nself_attn = "cross_layer"\n'
