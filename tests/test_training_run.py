@@ -18,6 +18,7 @@ import sys
 import tomllib
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -409,16 +410,14 @@ def test_what_the_result_is_called_and_stored_in_may_change(
 
 
 @pytest.mark.slow
-def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path) -> None:
+def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path, two: Ranks) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     alone = toy("alone", recipe=recipe, model=lean)
     toy("more", recipe=recipe.replace("steps = 12", "steps = 4"), model=lean)
     write_toy(tmp_path, recipe.replace("steps = 12", "steps = 12\nshard = true"), lean)
     folder = tmp_path / "more"
-    in_processes(
-        "train", tmp_path / "recipe.toml", "-o", folder, "--resume", processes=2, timeout=300
-    )
+    two(partial(tasks.trained, resume=True), tmp_path, folder)
     more = json.loads((folder / "metrics.json").read_text())
     assert (more["processes"], more["steps"]) == (2, 12)
     assert more["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
@@ -533,24 +532,23 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
 
 
 @pytest.mark.slow
-def test_muon_takes_shards(toy: Toy, tmp_path: Path) -> None:
+def test_muon_takes_shards(toy: Toy, tmp_path: Path, two: Ranks) -> None:
     """Its iteration is in bfloat16, so losses agree to less than those of other optimisers."""
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     recipe = RECIPE.replace('"adamw"', '"muon"').replace("steps = 12", "steps = 12\nshard = true")
     toy("alone", recipe=recipe, model=lean)
-    path, output = tmp_path / "recipe.toml", tmp_path / "two"
-    in_processes("train", path, "-o", output, processes=2, timeout=300)
-    assert history(output) == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
+    two(tasks.trained, tmp_path, "two")
+    assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
 
 
 @pytest.mark.slow
 def test_shards_are_measured_with_the_running_statistics_that_are_saved(
-    tmp_path: Path, config: Path
+    tmp_path: Path, two: Ranks
 ) -> None:
     """Each process has statistics of its own rows, and those of the first are saved."""
     model = MODEL.replace("dropout = 0.1", 'dropout = 0.0\nnorm = "batch_norm"')
-    path = write_toy(tmp_path, RECIPE.replace("average = 2", 'keep = "best"\nshard = true'), model)
-    in_processes("train", path, "-o", tmp_path / "out", processes=2, timeout=300)
+    write_toy(tmp_path, RECIPE.replace("average = 2", 'keep = "best"\nshard = true'), model)
+    two(tasks.trained, tmp_path, "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     measured = history(tmp_path / "out")[f"valid_loss {metrics['best_step']}"]
     assert metrics["valid_loss"] == pytest.approx(measured, rel=1e-6)
