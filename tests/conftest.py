@@ -115,6 +115,17 @@ def kit_processes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def without_pictures() -> Iterator[None]:
+    """Runs in this process do not draw their losses, which takes a third of the time of a short
+    run."""
+    from zoo.training import run as of_recipe
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(of_recipe, "plot_losses", lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Two processes that are connected. They stay where the last test that used them was."""

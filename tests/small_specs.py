@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from random_values import add_noise
 
 import zoo
 
@@ -105,12 +106,6 @@ def _shrunk(value: Any) -> Any:
     return cut
 
 
-@torch.no_grad()
 def randomized(spec: dict[str, Any]) -> Any:
     """The model of a spec in float64, with random values in every parameter."""
-    model = zoo.build(spec, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-        parameter.add_(0.3 * noise)
-    return model
+    return add_noise(zoo.build(spec, dtype=torch.float64).eval(), seed=1)

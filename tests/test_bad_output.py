@@ -21,15 +21,11 @@ from zoo.errors import WeightsError, ZooError
 from zoo.store.files import Store
 
 
-def test_the_process_ends_with_2_and_no_traceback(project: Path) -> None:
+def test_a_spec_that_cannot_be(project: Path, refused: Refused) -> None:
     (project / "spec.toml").write_text(spec(n_heads="3"))
-    before = contents(project)
-    for command in ("validate", "show", "build"):
-        done = process(command, "spec.toml", *(["--json"] if command == "build" else []))
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("spec.toml:8:11: error: d_model = 8 is not divisible")
-        assert "Traceback" not in done.stderr
-    assert contents(project) == before
+    for command in (["validate"], ["show"], ["build", "--json"]):
+        told = refused(*command, "spec.toml")
+        assert told.startswith("spec.toml:8:11: error: d_model = 8 is not divisible")
 
 
 CLOSED = {

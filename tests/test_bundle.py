@@ -249,7 +249,9 @@ def test_every_single_byte_counts(bundle: Path, step: int) -> None:
     registry = zoo.load_registry()
     for path in sorted(bundle.iterdir()):
         raw = path.read_bytes()
-        for at in {*range(0, len(raw), step), len(raw) - 1}:
+        # Of the lock, whose digests hold the other files whole, more bytes than of those.
+        each = step if path.name == "zoo.lock" else step**2
+        for at in {*range(0, len(raw), each), len(raw) - 1}:
             path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
             with pytest.raises(zoo.ZooError):
                 zoo.load(bundle, registry=registry)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from broken_plugins import KNOWS_NO_CACHE
+from random_values import add_noise
 from small_specs import EXAMPLES, small
 
 import zoo
@@ -29,12 +30,7 @@ STEPS = 6
 
 def built(spec: dict[str, Any]) -> Transformer:
     """Return a model in which every tensor matters, including those that start at 0 or 1."""
-    model = zoo.build(spec, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-    return model
+    return add_noise(zoo.build(spec, dtype=torch.float64).eval())
 
 
 def tiny(**values: Any) -> dict[str, Any]:

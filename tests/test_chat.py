@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-import torch
+from random_values import add_noise
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, said
 from word_tokenizers import word_tokenizer
@@ -159,11 +159,7 @@ def model(tokenizer: PreTrainedTokenizerFast, project: Path) -> Callable[..., st
     def make(template: str | None = TEMPLATES["chatml"], **spec: Any) -> str:
         sizes = {"format": 1, "n_layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 16}
         spec = {"builder": "decoder", "vocab": len(WORDS), **spec}
-        made = zoo.build({**sizes, **spec, "name": "chatty"})
-        with torch.no_grad():
-            random = torch.Generator().manual_seed(1)
-            for parameter in made.parameters():
-                parameter += 0.5 * torch.randn(parameter.shape, generator=random)
+        made = add_noise(zoo.build({**sizes, **spec, "name": "chatty"}), 0.5, seed=1)
         zoo.save(made, project / "chatty")
         if template is None:
             tokenizer.save_pretrained(project / "chatty")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from random_values import add_noise
 from references.attention_cases import made, randn
 
 import zoo
@@ -79,10 +80,7 @@ def test_the_state_holds_no_more_memory_than_it_says() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_as_if_it_were_not_there(side: str) -> None:
     """With biases, by which the convolution's input is not zero at a token of zeros."""
-    model = zoo.build(SPEC, dtype=torch.float64).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * randn(*parameter.shape)
+    model = add_noise(zoo.build(SPEC, dtype=torch.float64).eval())
     ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 3, 1, 1, 1]])
     at = torch.arange(7)
     mask = torch.stack([at >= 0, at < 4])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from random_values import randomize
+from torch import Tensor
 from transformers import DebertaConfig, DebertaV2Config
 from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
@@ -33,14 +34,6 @@ def distances(**fields: Any) -> DisentangledPositions:
     fields = {"d_model": D_MODEL, "max_distance": SPAN, "norm": norm} | fields
     module = DisentangledPosition(kind="disentangled", **fields).build()
     assert isinstance(module, DisentangledPositions)
-    return module
-
-
-def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in module.parameters():
-        random = torch.randn(parameter.shape, generator=generator)
-        parameter.data = 0.5 * random.to(parameter.dtype)
     return module
 
 
@@ -91,7 +84,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_statement(name: str, causal: bool) -> None:
     description = described(**CASES[name])
-    module, scheme = randomised(description.build().double()), randomised(distances().double(), 1)
+    module = randomize(description.build().double(), 0.5)
+    scheme = randomize(distances().double(), 0.5, seed=1)
     layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
     assert layout == {name: tuple(t.shape) for name, t in module.state_dict().items()}
     x = torch.randn(2, LENGTH, D_MODEL, dtype=torch.float64, requires_grad=True)
@@ -124,7 +118,8 @@ def test_statement(name: str, causal: bool) -> None:
 
 def test_a_bias_is_added_to_the_scores() -> None:
     """exp(score + bias) is exp(score) exp(bias), which the weights show."""
-    module, scheme = randomised(described().build().double()), randomised(distances().double(), 1)
+    module = randomize(described().build().double(), 0.5)
+    scheme = randomize(distances().double(), 0.5, seed=1)
     x = torch.randn(2, LENGTH, D_MODEL, dtype=torch.float64)
     bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=torch.float64)
     _, plain = module(x, scheme=scheme, return_weights=True)
@@ -151,7 +146,7 @@ def test_deberta_v2(buckets: int, shared: bool) -> None:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    theirs = randomised(DisentangledSelfAttention(config)).double().eval()
+    theirs = randomize(DisentangledSelfAttention(config), 0.5).double().eval()
     projections = "shared" if shared else "own"
     ours = described(d_model=12, n_heads=3, head_dim=4, position_projections=projections)
     module = ours.build().double()
@@ -167,7 +162,7 @@ def test_deberta_v2(buckets: int, shared: bool) -> None:
     unit = {"o_proj.weight": torch.eye(12).double(), "o_proj.bias": torch.zeros(12).double()}
     module.load_state_dict(renamed | unit)
     n_buckets = {} if buckets < 0 else {"n_buckets": buckets}
-    scheme = randomised(distances(d_model=12, max_distance=9, **n_buckets).double())
+    scheme = randomize(distances(d_model=12, max_distance=9, **n_buckets).double(), 0.5)
     x = torch.randn(2, 20, 12, dtype=torch.float64)
     mask = torch.ones(2, 1, 20, 20, dtype=torch.bool)
     mask[0, :, :, 15:] = False
@@ -186,7 +181,7 @@ def test_deberta_v1() -> None:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    theirs = randomised(modeling_deberta.DisentangledSelfAttention(config)).double().eval()
+    theirs = randomize(modeling_deberta.DisentangledSelfAttention(config), 0.5).double().eval()
     fields = {"bias": ("q", "v"), "position_key_bias": False}
     module = described(d_model=12, n_heads=3, head_dim=4, **fields).build().double()
     q, k, v = theirs.in_proj.weight.detach().view(3, 3, 4, 12).unbind(1)
@@ -203,7 +198,7 @@ def test_deberta_v1() -> None:
             "o_proj.weight": torch.eye(12),
         }
     )
-    scheme = randomised(distances(d_model=12, max_distance=9).double())
+    scheme = randomize(distances(d_model=12, max_distance=9).double(), 0.5)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     distance = (torch.arange(7)[:, None] - torch.arange(7))[None]
     all_seen = torch.ones(2, 1, 7, 7, dtype=torch.bool)

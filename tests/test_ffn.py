@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from pydantic import ValidationError
+from random_values import randomize
 from torch import nn
 
 from zoo.slots import FeedForward
@@ -263,12 +264,7 @@ each_network = pytest.mark.parametrize(("ffn", "formula"), NETWORKS)
 
 
 def randomised(ffn: FeedForward, seed: int = 0) -> nn.Module:
-    module = ffn.build().double()
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=random, dtype=torch.float64))
-    return module
+    return randomize(ffn.build().double(), seed=seed)
 
 
 @each_network

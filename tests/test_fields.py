@@ -9,11 +9,13 @@ of printed text alone does not count.
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import tee
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -551,13 +553,19 @@ def differ(one: Any, other: Any) -> bool:
     )
 
 
+@lru_cache(maxsize=1)
+def completed(data: str) -> ModelSpec:
+    """The spec of data as JSON, which most fields of a component have in common."""
+    return complete(json.loads(data), HOSTED)
+
+
 def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, ModelSpec]]:
     """Yield the allowed other values of the field, each with the spec without it and with it.
 
     Raises AssertionError if there are none, as nothing would be compared."""
     case, path = case_of(walked), (*place_of(walked), walked.name)
     data = start(walked, registry)
-    before = complete(data, registry)
+    before = completed(json.dumps(data))
     compared, refused = 0, []
     for value in case.instead or other_values(walked, value_at(before, path), registry):
         try:

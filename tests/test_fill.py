@@ -299,12 +299,12 @@ def test_golden_digests(distribution: Distribution, dtype: torch.dtype, digest: 
     assert sha256(raw(tensor)).hexdigest() == digest
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{"ATEN_CPU_CAPABILITY": "default"}, {"PYTHONHASHSEED": "1"}, {"OMP_NUM_THREADS": "1"}],
-    ids=str,
-)
-def test_golden_digests_in_other_environments(environment: dict[str, str]) -> None:
+def test_golden_digests_in_another_environment() -> None:
+    environment = {
+        "ATEN_CPU_CAPABILITY": "default",
+        "PYTHONHASHSEED": "1",
+        "OMP_NUM_THREADS": "1" if torch.get_num_threads() > 1 else "2",
+    }
     lines = [
         "from zoo.distribution import Normal, TruncatedNormal, Uniform",
         "import hashlib, torch, zoo.fill",

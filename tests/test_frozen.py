@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import training_tasks as tasks
 from breadth import slow
-from toy_training import MODEL, RECIPE, in_processes, write_toy
+from toy_training import MODEL, RECIPE, write_toy
 
 import zoo
 from zoo.cli import run
@@ -17,6 +18,8 @@ from zoo.training.frozen import frozen_weights
 from zoo.training.optimization import make_optimizer
 from zoo.training.optimizer_tables import Adam, AdamW, Sgd
 from zoo.training.recipe import read_recipe
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 ENCODER = '["encoder.layers.*", "decoder.layers.[0-3].*_attn.*", "*.bias"]'
 
@@ -44,14 +47,14 @@ def initial(saved: Path | None = None) -> dict[str, torch.Tensor]:
     ],
 )
 def test_frozen_weights_stay_and_the_others_learn(
-    tmp_path: Path, processes: int, shard: str
+    tmp_path: Path, processes: int, shard: str, request: pytest.FixtureRequest
 ) -> None:
     recipe = frozen(RECIPE, f"{ENCODER}\nshard = {shard}").replace("average = 2", "average = 3")
     path, output = write_toy(tmp_path, recipe), tmp_path / "run"
     if processes == 1:
         zoo.train(path, output=output)
     else:
-        in_processes("train", path, "-o", output, processes=processes, timeout=300)
+        request.getfixturevalue("two")(tasks.trained, path.parent, output)
     before, after = initial(), zoo.load(output).state_dict()
     same = {name for name, tensor in after.items() if torch.equal(tensor, before[name])}
     assert same == {name for name in after if is_frozen(name)}

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from random_values import add_noise
 from torch import nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
@@ -203,14 +204,8 @@ SMALL, LENGTH = 4, 4
 @pytest.fixture(scope="module")
 def four_tokens() -> Transformer:
     spec = {"format": 1, "name": "four", "builder": "decoder", "vocab": SMALL, "n_layers": 2}
-    model = zoo.build(
-        spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}, dtype=torch.float64
-    ).eval()
-    random = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-    return model
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
+    return add_noise(zoo.build(spec, dtype=torch.float64).eval(), 1.0, seed=5)
 
 
 @torch.no_grad()
@@ -280,11 +275,7 @@ def test_as_many_run_on_whatever_may_end(
     """With more ends than beams, both single ids and sequences; and with one that all may meet."""
     spec = {"format": 1, "name": "flat", "builder": "decoder", "vocab": 12, "n_layers": 2}
     spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
-    model = zoo.build(spec, dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    model = add_noise(zoo.build(spec, dtype=torch.float64).eval(), seed=5)
     method = zoo.Beam(size=size, length_penalty=alpha)
     ends = Ends(6, frozenset({9}), stop)
     (found,) = zoo.generate(model, prompt, max_new_tokens=6, eos=9, stop=stop, method=method)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import add_noise
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -86,10 +87,7 @@ def llama(n_kv_heads: int, base: float) -> tuple[nn.Module, dict[str, Tensor]]:
 def shaken(reference: nn.Module) -> dict[str, Tensor]:
     """Return larger weights than the initial ones: with small weights, attention is nearly uniform
     and norms have hardly any effect."""
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return reference.state_dict()
+    return add_noise(reference, 0.2).state_dict()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -46,7 +46,8 @@ LENGTH = 70  # more than a chunk
 BATCH = 3
 
 
-@pytest.fixture(scope="module", params=HYBRIDS)
+# What the variants of a model state is held by the tests of each mixer, too.
+@pytest.fixture(scope="module", params=[slow(name) if "." in name else name for name in HYBRIDS])
 def name(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,7 +40,7 @@ from transformers import (
     RoFormerConfig,
     RoFormerForMaskedLM,
 )
-from trials import process, python
+from trials import Command, process, python
 
 import zoo
 from zoo import cli, export_folder, import_folder
@@ -115,33 +114,32 @@ def change_tensors(source: Path, change: Callable[[dict[str, torch.Tensor]], Any
 # --- what works ---------------------------------------------------------------------------------
 
 
-def test_on_the_command_line(source: Path) -> None:
-    run = partial(process, cwd=source.parent)
-    made = run("import", "source", "-o", "mine", "--name", "tiny", "--json")
+def test_on_the_command_line(source: Path, command: Command) -> None:
+    mine, back = source.parent / "mine", source.parent / "back"
+    made = process("import", source, "-o", mine, "--name", "tiny", "--json")
     report = json.loads(made.stdout)
     n_parameters = LlamaForCausalLM(LlamaConfig(**LLAMA)).num_parameters()
     assert (report["family"], report["parameters"]) == ("llama", n_parameters)
-    assert zoo.load(source.parent / "mine").spec.name == "tiny"
-    assert run("export", "mine", "--to", "hf", "-o", "back").returncode == 0
-    theirs, ours = (load_file(source.parent / f / "model.safetensors") for f in ("source", "back"))
+    assert zoo.load(mine).spec.name == "tiny"
+    assert command("export", mine, "--to", "hf", "-o", back)[0] == 0
+    theirs, ours = (load_file(folder / "model.safetensors") for folder in (source, back))
     assert theirs.keys() == ours.keys()
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
-    again = run("export", "mine", "--to", "hf", "-o", "back")
-    assert again.returncode == 2
-    assert "is there already" in again.stderr
+    status, _, err = command("export", mine, "--to", "hf", "-o", back)
+    assert status == 2
+    assert "is there already" in err
 
 
-def test_a_tensor_of_another_dtype_is_told(source: Path) -> None:
+def test_a_tensor_of_another_dtype_is_told(source: Path, command: Command) -> None:
     norms = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
     change_tensors(source, lambda t: t.update({name: t[name].bfloat16() for name in norms}))
-    imported = partial(process, "import", "source", cwd=source.parent)
-    told = imported("-o", "a")
-    assert told.stdout.splitlines()[1] == (
+    _, told, _ = command("import", source, "-o", source.parent / "a")
+    assert told.splitlines()[1] == (
         "float32, but 2 tensors in bfloat16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
         "they stay so unless `zoo.load(..., dtype=...)` casts all to one"
     )
-    made = imported("-o", "b", "--json")
-    report = json.loads(made.stdout)
+    _, told, _ = command("import", source, "-o", source.parent / "b", "--json")
+    report = json.loads(told)
     ours = ["decoder.layers.0.self_attn.pre_norm.weight", "decoder.norm.weight"]
     assert (report["dtype"], report["other_dtypes"]) == ("float32", {"bfloat16": ours})
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from trials import process
+from trials import Command
 
 import zoo
 from zoo.families import prepared
@@ -184,15 +184,28 @@ def refused(source: Path, part: str | None = "text", **values: Any) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.fixture(scope="module", params=MADE)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in `source`, the text of it in `imported`, and that again in `exported`."""
+    folder = tmp_path_factory.mktemp("parts")
+    written(name, folder / "source")
+    zoo.import_folder(folder / "source", folder / "imported", part="text")
+    zoo.export_folder(folder / "imported", folder / "exported")
+    return folder
+
+
 @torch.no_grad()
-def test_it_is_the_model_that_reads_texts_alone(name: str, tmp_path: Path) -> None:
+def test_it_is_the_model_that_reads_texts_alone(name: str, folder: Path) -> None:
     """By the whole model of `transformers`, and by its class of the text that loads the export."""
-    whole = written(name, tmp_path / "source")
-    zoo.import_folder(tmp_path / "source", tmp_path / "imported", part="text")
-    zoo.export_folder(tmp_path / "imported", tmp_path / "exported")
+    whole = written(name, folder / "again")
     alone, told = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "exported",
+        folder / "exported",
         dtype=torch.float64,
         experts_implementation="eager",  # others know no float64
         output_loading_info=True,
@@ -204,18 +217,14 @@ def test_it_is_the_model_that_reads_texts_alone(name: str, tmp_path: Path) -> No
     assert expected.std() > 0.1
     assert torch.equal(alone.eval()(IDS).logits, expected)
     # `transformers` computes norms and rotary positions in float32.
-    found = zoo.load(tmp_path / "imported").eval()(IDS)
+    found = zoo.load(folder / "imported").eval()(IDS)
     torch.testing.assert_close(found, expected, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_its_tensors_come_back_bit_by_bit(name: str, tmp_path: Path) -> None:
-    written(name, tmp_path / "source")
-    zoo.import_folder(tmp_path / "source", tmp_path / "imported", part="text")
-    zoo.export_folder(tmp_path / "imported", tmp_path / "exported")
-    found = load_file(tmp_path / "exported/model.safetensors")
+def test_its_tensors_come_back_bit_by_bit(name: str, folder: Path) -> None:
+    found = load_file(folder / "exported/model.safetensors")
     expected: Tensors = {}
-    for key, tensor in load_file(tmp_path / "source/model.safetensors").items():
+    for key, tensor in load_file(folder / "source/model.safetensors").items():
         if "language_model" in key or key == "lm_head.weight":
             own = key.replace("model.language_model.", "model.")
             expected[own.removeprefix("language_model.")] = tensor
@@ -243,17 +252,16 @@ def test_experts_as_qwen3_5_is_published(tmp_path: Path) -> None:
     torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
-    written(name, tmp_path / "source")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_left_out_is_told(kind: str, tmp_path: Path, command: Command) -> None:
+    written(kind, tmp_path / "source")
     source, data, text = (str(tmp_path / one) for one in ("source", "data", "text"))
-    done = process("import", source, "--part", "text", "-o", data, "--json")
-    report = json.loads(done.stdout)
+    report = json.loads(command("import", source, "--part", "text", "-o", data, "--json")[1])
     assert report["part"] == "text"
     tensors = load_file(tmp_path / "source/model.safetensors")
-    told = process("import", source, "--part", "text", "-o", text).stdout
+    _, told, _ = command("import", source, "--part", "text", "-o", text)
     expected = []
-    for prefix in OTHERS[name]:
+    for prefix in OTHERS[kind]:
         under = [tensor for key, tensor in tensors.items() if key.startswith(f"{prefix}.")]
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in under)
         expected.append({"prefix": prefix, "n_tensors": len(under), "n_bytes": n_bytes})
@@ -262,10 +270,10 @@ def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     assert report["left_out"] == expected
 
 
-def test_the_whole_leaves_nothing_out(tmp_path: Path) -> None:
+def test_the_whole_leaves_nothing_out(tmp_path: Path, command: Command) -> None:
     written("gemma3", tmp_path / "source", torch.float32)
-    done = process("import", str(tmp_path / "source"), "-o", str(tmp_path / "all"), "--json")
-    report = json.loads(done.stdout)
+    _, out, _ = command("import", tmp_path / "source", "-o", tmp_path / "all", "--json")
+    report = json.loads(out)
     assert (report["part"], report["left_out"], report["family"]) == (None, [], "gemma3")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from random_values import add_noise
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -66,13 +67,7 @@ def of_case(name: str, **more: Any) -> dict[str, Any]:
 
 
 def built(data: dict[str, Any]) -> Any:
-    model = zoo.build(zoo.read_spec(data), dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-            parameter.add_(0.2 * noise)
-    return model
+    return add_noise(zoo.build(data, dtype=torch.float64).eval(), 0.2)
 
 
 def some_ids(batch: int = 2, length: int = 9) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import add_noise
 from references import attention as reference
 from references.attention_cases import (
     LENGTH,
@@ -113,10 +114,7 @@ def test_a_state_is_in_float32_at_least() -> None:
 
 def test_beams_reorder_the_state() -> None:
     """Beam search with a cache finds what it finds without one, for prompts of several lengths."""
-    model = zoo.build(SPEC, dtype=torch.float64)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * randn(*parameter.shape)
+    model = add_noise(zoo.build(SPEC, dtype=torch.float64))
     prompts = [[3, 7, 4, 9, 2], [8], [5, 5, 6]]
     found, anew = (
         zoo.generate(model, prompts, max_new_tokens=8, method=zoo.Beam(size=3), cache=cache)

@@ -16,13 +16,15 @@ from torch import nn
 from torch.func import functional_call
 from toy_encoders import CLASSES, RECIPE_OF_CLASSES, write_encoder
 from toy_encoders import RECIPE as ENCODER_RECIPE
-from toy_training import MODEL, RECIPE, in_processes, write_toy
+from toy_training import MODEL, RECIPE, write_toy
 
 import zoo
 from zoo.cli import run
 from zoo.linear import Linear
 from zoo.training.low_rank import add_updates
 from zoo.training.tables import Lora
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 TABLE = """
 [lora]
@@ -66,13 +68,15 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("processes", one_then_slow([1, 2]))
-def test_only_low_rank_updates_are_learned(trained: Path, tmp_path: Path, processes: int) -> None:
+def test_only_low_rank_updates_are_learned(
+    trained: Path, tmp_path: Path, processes: int, request: pytest.FixtureRequest
+) -> None:
     output = tmp_path / "run"
     path = trained / "recipe.toml"
     if processes == 1:
         zoo.train(path, output=output)
     else:
-        in_processes("train", path, "-o", output, processes=processes, timeout=300)
+        request.getfixturevalue("two")(tasks.trained, path.parent, output)
     before, after = tensors(trained / "first"), tensors(output)
     assert before.keys() == after.keys()
     for name, tensor in after.items():

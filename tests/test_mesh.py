@@ -13,6 +13,7 @@ import pytest
 import torch
 from breadth import one_then_slow
 from published_models import entry, register, weights, write_files
+from random_values import add_noise
 from ranks import Ranks, ranks
 from small_specs import EXAMPLES, TINY, TINY_DUAL, small
 from trials import python
@@ -77,12 +78,7 @@ def saved(
     folder: Path, spec: dict[str, Any], dtype: torch.dtype = torch.float64, **options: Any
 ) -> Path:
     """Save a model with random values in all tensors, including biases."""
-    model = zoo.build(spec, dtype=dtype)
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=random, dtype=dtype), alpha=0.1)
-    zoo.save(model, folder / "model", **options)
+    zoo.save(add_noise(zoo.build(spec, dtype=dtype), 0.1), folder / "model", **options)
     return folder / "model"
 
 

@@ -11,6 +11,7 @@ import torch
 from breadth import one_then_slow
 from processors import taken_for
 from pydantic import ValidationError
+from random_values import randomize
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -44,12 +45,7 @@ def described(
 
 
 def randomised(moe: MixtureOfExperts, seed: int = 0) -> nn.Module:
-    module = moe.build().double()
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for tensor in module.state_dict().values():
-            tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
-    return module
+    return randomize(moe.build().double(), seed=seed)
 
 
 def tokens(*shape: int, seed: int = 1) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import randomize
 from torch import nn
 
 from zoo_components.moe import MixtureOfExperts, Router
@@ -407,16 +408,12 @@ def test_output_and_gradient_are_those_of_the_published_model(
     moe: MixtureOfExperts,
     mapping: Mapping,
 ) -> None:
-    theirs = build(name, block, config, values).eval()
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for tensor in theirs.state_dict().values():
-            tensor.copy_(torch.randn(tensor.shape, generator=random) * 0.7)
+    theirs = randomize(build(name, block, config, values).eval(), 0.7)
     ours = moe.build().eval()
     ours.load_state_dict(mapping(dict(theirs.state_dict())))
 
-    x = torch.randn(3, 20, D_MODEL, generator=random)
-    weights = torch.randn(3, 20, D_MODEL, generator=random)
+    x = torch.randn(3, 20, D_MODEL)
+    weights = torch.randn(3, 20, D_MODEL)
     found = []
     for module in (ours, theirs):
         inputs = x.clone().requires_grad_()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import randomize
 from torch import Tensor, nn
 
 import zoo
@@ -40,12 +41,7 @@ Tensors = Mapping[str, Tensor]
 def network(**values: Any) -> nn.Module:
     """The network of the only layer, in float64, with random tensors."""
     model = zoo.build(SPEC | {"ffn": FFN | values}, dtype=torch.float64).eval()
-    ffn = model.get_submodule("decoder.layers.0.ffn")
-    random = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for tensor in ffn.state_dict().values():
-            tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
-    return ffn
+    return randomize(model.get_submodule("decoder.layers.0.ffn"), seed=1)
 
 
 def rms(t: Tensors, name: str, x: Tensor) -> Tensor:

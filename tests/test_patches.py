@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from random_values import randomize
 from references.images import embedded, scores
-from torch import nn
 
 import zoo
 from zoo_components.norm import LayerNorm
@@ -32,14 +32,6 @@ VIT: dict[str, Any] = {
     "position": {"kind": "learned", "max_length": 10},
     "head": {"kind": "classifier", "n_classes": 5, "dense": "none"},
 }
-
-
-def randomised(module: nn.Module) -> nn.Module:
-    """The module in float64, with no parameter left at ones or zeros."""
-    module.double()
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return module
 
 
 @pytest.mark.parametrize(
@@ -71,7 +63,7 @@ def test_patches(
     n_vectors = n_positions + n_registers
     assert (description.n_vectors, description.n_positions) == (n_vectors, n_positions)
     scheme = Learned(kind="learned", d_model=D_MODEL, max_length=n_positions).build()
-    module = randomised(description.build(scheme))
+    module = randomize(description.build(scheme).double(), 0.5)
     layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
     w = dict(module.named_parameters())
     own = {name: tuple(t.shape) for name, t in w.items() if not name.startswith("positions.")}
@@ -101,7 +93,7 @@ def test_patches_with_a_norm(bias: bool) -> None:
         norm=LayerNorm(kind="layer_norm", width=D_MODEL),
     )
     scheme = Learned(kind="learned", d_model=D_MODEL, max_length=10).build()
-    module = randomised(description.build(scheme))
+    module = randomize(description.build(scheme).double(), 0.5)
     w = dict(module.named_parameters())
     own = {name: tuple(t.shape) for name, t in w.items() if not name.startswith("positions.")}
     assert {name: tensor.shape for name, tensor in description.layout().tensors()} == own
@@ -121,7 +113,7 @@ def test_patches_whose_norm_comes_before_positions() -> None:
         norm=LayerNorm(kind="layer_norm", width=D_MODEL, eps=0.1),
     )
     scheme = Learned(kind="learned", d_model=D_MODEL, max_length=10).build()
-    module = randomised(description.build(scheme))
+    module = randomize(description.build(scheme).double(), 0.5)
     w = dict(module.named_parameters())
     own = {name: tuple(t.shape) for name, t in w.items() if not name.startswith("positions.")}
     assert {name: tensor.shape for name, tensor in description.layout().tensors()} == own
@@ -137,7 +129,7 @@ def test_patches_whose_norm_comes_before_positions() -> None:
 
 def test_a_vision_transformer() -> None:
     model = zoo.build(VIT, dtype=torch.float64)
-    randomised(model)
+    randomize(model.double(), 0.5)
     w = dict(model.named_parameters())
     images = torch.randn(3, 3, 6, 6, dtype=torch.float64, requires_grad=True)
     expected = scores(w, images, 2, N_HEADS, N_LAYERS)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from random_values import add_noise
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -54,10 +55,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("gpt2")
     config = GPT2Config(vocab_size=VOCAB, n_positions=24, n_embd=16, n_layer=2, n_head=2)
     torch.manual_seed(0)
-    theirs = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+    theirs = add_noise(GPT2LMHeadModel(config).eval())
     theirs.save_pretrained(folder / "published")
     tokenizer().save(str(folder / "published" / "tokenizer.json"))
     assert run(["import", str(folder / "published"), "-o", str(folder / "gpt2")]) == 0

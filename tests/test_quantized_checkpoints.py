@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-from trials import process
+from trials import Command
 
 import zoo
 from zoo.families.checkpoint import find_tensors
@@ -563,14 +563,14 @@ def test_groups_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
 # --- what is told -------------------------------------------------------------------------------
 
 
-def test_it_is_told_and_recorded(tmp_path: Path) -> None:
+def test_it_is_told_and_recorded(tmp_path: Path, command: Command) -> None:
     small = in_fp8(llama(tmp_path / "source"), lambda rows, columns: ())
     put(tmp_path / "source", small, FP8)
-    made = process("import", "source", "-o", "a", cwd=tmp_path)
+    _, out, _ = command("import", tmp_path / "source", "-o", tmp_path / "a")
     told = "quantized weights (fp8) as the floats that they stand for, in bfloat16"
-    assert told in made.stdout.splitlines()
-    data = process("import", "source", "-o", "b", "--json", cwd=tmp_path)
-    assert json.loads(data.stdout)["quantization"] == "fp8"
+    assert told in out.splitlines()
+    _, out, _ = command("import", tmp_path / "source", "-o", tmp_path / "b", "--json")
+    assert json.loads(out)["quantization"] == "fp8"
     assert (
         read_header(tmp_path / "a" / "model.safetensors").provenance["origin"]["quantization"]
         == "fp8"

@@ -13,7 +13,6 @@ from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
 from schema_errors import place
 from toy_training import RECIPE, write_toy
-from trials import python
 
 from zoo.cli import run
 from zoo.errors import SpecError
@@ -145,11 +144,3 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(recipe_schema()))
     assert run(["schema", "recipes"]) == 2
     assert "'recipes' is not one of" in capsys.readouterr().err
-
-
-def test_it_needs_no_torch() -> None:
-    code = (
-        "import sys; from zoo.schema.recipes import recipe_schema\n"
-        "recipe_schema(); sys.exit('torch' in sys.modules)"
-    )
-    python(code)

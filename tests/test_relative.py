@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import randomize
 from torch import Tensor
 from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as bloom_alibi
@@ -179,11 +180,7 @@ def test_buckets_do_not_depend_on_the_dtype() -> None:
 def fire(dtype: torch.dtype = torch.float64, **fields: Any) -> PositionScheme:
     """A module with random values, in which L is 4."""
     description = Fire(kind="fire", d_model=16, n_heads=3, d_hidden=5, threshold=10.0, **fields)
-    module = description.build().to(dtype)
-    random = torch.Generator().manual_seed(0)
-    for tensor in module.parameters():
-        values = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
-        tensor.data = values.to(dtype)
+    module = randomize(description.build().to(dtype))
     module.length_factor.data.fill_(-0.4)
     module.c.data.fill_(-0.3)
     return module

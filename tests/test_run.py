@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from random_values import add_noise
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, reported, said
 from word_tokenizers import word_tokenizer
@@ -60,12 +61,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, spec in MODELS.items():
-        model = zoo.build({**SIZES, **spec, "name": name})
-        with torch.no_grad():
-            for parameter in model.parameters():
-                random = torch.Generator().manual_seed(parameter.numel())
-                parameter += 0.5 * torch.randn(parameter.shape, generator=random)
-        zoo.save(model, folder / name)
+        zoo.save(add_noise(zoo.build({**SIZES, **spec, "name": name}), 0.5), folder / name)
     return folder
 
 

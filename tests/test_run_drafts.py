@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from random_values import add_noise
 from trials import Refused, said
 from word_tokenizers import word_tokenizer
 
@@ -23,12 +23,7 @@ PAIR = {"builder": "encoder_decoder", "source_vocab": len(WORDS), "target_vocab"
 
 def save(folder: Path, values: dict[str, object], words: list[str] | None = WORDS) -> None:
     """Save a model whose tensors all matter, with a tokenizer of words."""
-    model = zoo.build({**SIZES, **values, "name": folder.name})
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=random)
-    zoo.save(model, folder)
+    zoo.save(add_noise(zoo.build({**SIZES, **values, "name": folder.name}), 0.5), folder)
     if words is not None:
         word_tokenizer(words, words[0]).save(str(folder / "tokenizer.json"))
 

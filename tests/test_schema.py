@@ -15,7 +15,6 @@ from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
 from pydantic import create_model
 from schema_errors import place
-from trials import python
 
 import zoo
 from zoo.cli import run
@@ -348,12 +347,3 @@ def test_the_command_prints_or_writes_the_schema(
     assert run(["schema", "-o", str(spec)]) == 2
     assert "spec.toml does not end with .json" in capsys.readouterr().err
     assert spec.read_text() == "mine"
-
-
-def test_the_schema_needs_no_torch() -> None:
-    code = (
-        "import sys; from zoo.registry import load_registry\n"
-        "from zoo.schema.specs import spec_schema\n"
-        "spec_schema(load_registry()); sys.exit('torch' in sys.modules)"
-    )
-    python(code)

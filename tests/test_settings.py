@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import add_noise
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -85,11 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def publish(folder: Path, theirs: Any, **settings: Any) -> Path:
     """Write a checkpoint with these settings in the folder, and import it beside it."""
-    random = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter += 0.4 * torch.randn(parameter.shape, generator=random)
-    theirs.double().save_pretrained(folder)
+    add_noise(theirs, 0.4, seed=3).double().save_pretrained(folder)
     ids = {"eos_token_id": EOS, "pad_token_id": 1, "decoder_start_token_id": START}
     (folder / "generation_config.json").write_text(json.dumps({**ids, **settings}))
     zoo.import_folder(folder, folder.with_name("ours"), name="ours")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import add_noise
 from test_cache import VARIANTS, built, tiny
 
 import zoo
@@ -52,13 +53,7 @@ def model_of(name: str) -> Transformer:
 
 def disturbed(model: Transformer, by: float = 0.05) -> Transformer:
     """A model that mostly guesses right."""
-    other = deepcopy(model)
-    random = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-            parameter += by * noise
-    return other
+    return add_noise(deepcopy(model), by, seed=1)
 
 
 def start(model: Transformer) -> dict[str, Any]:

@@ -20,14 +20,15 @@ from zoo.provenance.card import CardFields
 from zoo.registering.registry_file import SLOT_NAMES
 from zoo.slots import SLOTS
 
-# Runs a command and reports which of the modules in the last argument it has imported.
+# Runs commands, and prints after each which of the modules in the last argument are imported.
 RUN = """
 import sys
 from zoo.cli import run
 
-status = run(sys.argv[1:-1])
-print("imported:", *(name for name in sys.argv[-1].split() if name in sys.modules), file=sys.stderr)
-sys.exit(status)
+for command in sys.argv[1:-1]:
+    assert run(command.split()) == 0, command
+    found = [name for name in sys.argv[-1].split() if name in sys.modules]
+    print("imported:", *found, file=sys.stderr)
 """
 HEAVY = ("torch", "numpy", "scipy", "transformers", "rich", "typer", "safetensors.torch")
 # Modules that only other commands need: TOML with comments, drawings, places, initial weights.
@@ -43,9 +44,11 @@ OTHERS = (
 )
 
 
-def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
+def imported(folder: Path, *commands: str, among: tuple[str, ...]) -> dict[str, set[str]]:
+    """Which of these modules are imported after each of the commands, one after the other in a
+    process of their own."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments, " ".join(among)],
+        [sys.executable, "-c", RUN, *commands, " ".join(among)],
         cwd=folder,
         env={**os.environ, "XDG_CONFIG_HOME": str(folder)},
         capture_output=True,
@@ -53,7 +56,8 @@ def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {*done.stderr.partition("imported:")[2].split()}
+    told = [line for line in done.stderr.splitlines() if line.startswith("imported:")]
+    return {one: {*line.split()[1:]} for one, line in zip(commands, told, strict=True)}
 
 
 @pytest.fixture(scope="module")
@@ -71,59 +75,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["list"],
-        ["list", "components", "rot*", "--json"],
-        ["validate", "tiny.toml", "more.toml", "vaswani-base"],
-        ["validate", "tiny.toml", "--json"],
-        ["show", "vaswani-base"],
-        ["show", "more.toml", "--json"],
-        ["show", "tiny.toml", "--tensors"],
-        ["show", "weights"],
-        ["show", "ffn.glu"],
-        ["lock", "tiny.toml", "--output", "lock"],
-        ["bundle", "verify", "bundle"],
-    ],
-    ids=" ".join,
-)
-def test_commands_that_build_nothing_import_nothing_heavy(
-    arguments: list[str], folder: Path
-) -> None:
-    assert imported(folder, *arguments, among=HEAVY + OTHERS) == set()
+def test_commands_that_build_nothing_import_nothing_heavy(folder: Path) -> None:
+    commands = (
+        "--help",
+        "list",
+        "list components rot* --json",
+        "validate tiny.toml more.toml vaswani-base",
+        "validate tiny.toml --json",
+        "show vaswani-base",
+        "show more.toml --json",
+        "show tiny.toml --tensors",
+        "show weights",
+        "show ffn.glu",
+        "lock tiny.toml --output lock",
+        "bundle verify bundle",
+    )
+    found = imported(folder, *commands, among=HEAVY + OTHERS)
+    assert found == {command: set() for command in commands}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["show", "tiny.toml", "--resolved"],
-        ["show", "tiny.toml", "--svg", "tiny.svg"],
-        ["schema"],
-        ["families", "llama*"],
-    ],
-    ids=" ".join,
-)
-def test_neither_do_those_that_print_more(arguments: list[str], folder: Path) -> None:
-    assert imported(folder, *arguments, among=HEAVY) == set()
+def test_neither_do_those_that_print_more(folder: Path) -> None:
+    commands = (
+        "show tiny.toml --resolved",
+        "show tiny.toml --svg tiny.svg",
+        "schema",
+        "schema recipe",
+        "families llama*",
+    )
+    assert imported(folder, *commands, among=HEAVY) == {command: set() for command in commands}
 
 
 def test_a_list_needs_the_registries_only(folder: Path) -> None:
+    """And does not pay for the other commands."""
     among = ("pydantic", "stevedore", "zoo_components", "zoo.slots", "hashlib", "json", "fractions")
-    assert imported(folder, "list", among=among) == set()
-
-
-def test_a_command_does_not_pay_for_the_others(folder: Path) -> None:
-    among = ("zoo.cli.bundles", "zoo.cli.families", "zoo.cli.specs", "zoo.cli.store")
-    assert imported(folder, "list", among=among) == {"zoo.cli.specs"}
+    of_others = ("zoo.cli.bundles", "zoo.cli.families", "zoo.cli.store")
+    found = imported(folder, "list", among=(*among, *of_others, "zoo.cli.specs"))
+    assert found == {"list": {"zoo.cli.specs"}}
 
 
 def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
     """Otherwise the names above could be misspelled."""
     among = (*HEAVY, *OTHERS)
-    found = imported(folder, "build", "tiny.toml", "-o", "built", among=among)
-    assert found == {"torch", "numpy", "zoo.fill", "zoo.distribution", "difflib"}
+    found = imported(folder, "build tiny.toml -o built", among=among)
+    (names,) = found.values()
+    assert names == {"torch", "numpy", "zoo.fill", "zoo.distribution", "difflib"}
     python("import " + ", ".join(among))
 
 

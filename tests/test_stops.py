@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_values import add_noise
 from test_text_pieces import TEXTS
 from tokenizers import Tokenizer, decoders, models
 from trials import Refused
@@ -125,11 +125,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     }
     for name, kind in kinds.items():
-        model = zoo.build({**SIZES, **kind, "name": name})
-        random = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.7 * torch.randn(parameter.shape, generator=random)
+        model = add_noise(zoo.build({**SIZES, **kind, "name": name}), 0.7, seed=1)
         zoo.save(model, folder / name)
         ids = {token: n for n, token in enumerate(tokens)}
         made = Tokenizer(models.BPE(ids, [("a", "b")], fuse_unk=False))

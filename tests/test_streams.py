@@ -12,6 +12,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from references.blocks import (
+    LENGTH,
+    N_LAYERS,
+    SMALL,
+    VOCAB,
+    WIDTH,
+    Tensors,
+    attention,
+    built,
+    check_cache,
+    check_formula,
+    check_padding,
+    network,
+    rms,
+    some_ids,
+)
 from torch import Tensor
 
 import zoo
@@ -19,22 +35,7 @@ from zoo.errors import SpecError
 from zoo.testing import check_plugin
 from zoo_components.modules.streams import ManifoldHyperConnection
 
-VOCAB, WIDTH, N_LAYERS, LENGTH, N = 11, 6, 3, 7, 4
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "streams",
-    "builder": "decoder",
-    "vocab": VOCAB,
-    "n_layers": N_LAYERS,
-    "d_model": WIDTH,
-    "n_heads": 2,
-    "d_ff": 10,
-    "norm": {"kind": "rms_norm", "eps": 1e-6},
-    "bias": False,
-    "position": "none",
-    "pad_id": 0,
-    "head": "none",
-}
+N = 4
 HYPER, MANIFOLD = "hyper_connected", "manifold_hyper_connected"
 BLOCKS: dict[str, dict[str, Any]] = {
     "static": {"kind": HYPER, "dynamic": False},
@@ -50,7 +51,6 @@ BLOCKS: dict[str, dict[str, Any]] = {
         "gate_eps": 0.1,
     },
 }
-Tensors = Mapping[str, Tensor]
 Connected = tuple[Tensor, Tensor, Tensor]
 
 
@@ -58,25 +58,7 @@ def spec_of(block: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """A spec with this block; the norms are stated around it."""
     own = {key: value for key, value in block.items() if key != "norm_placement"}
     placement = block.get("norm_placement", "pre")
-    return SPEC | {"block": own, "norm_placement": placement} | values
-
-
-def built(block: Mapping[str, Any], **values: Any) -> zoo.Transformer:
-    """A model in float64 and evaluation mode, whose tensors are all random."""
-    model = zoo.build(spec_of(block, **values), dtype=torch.float64).eval()
-    random = torch.Generator().manual_seed(1)
-    for tensor in model.state_dict().values():
-        tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
-    return model
-
-
-def some_ids(seed: int = 2) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(1, VOCAB, (2, LENGTH), generator=random)
-
-
-def rms(weight: Tensor | float, x: Tensor, eps: float = 1e-6) -> Tensor:
-    return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    return SMALL | {"block": own, "norm_placement": placement} | values
 
 
 def hyper(t: Tensors, p: str, k: int, x: Tensor) -> Connected:
@@ -151,21 +133,11 @@ def expected(t: Tensors, ids: Tensor, block: Mapping[str, Any]) -> Tensor:
         new = block.get("skip_scale", 1.0) * kept + added
         return rms(t[p + "out_norm.weight"], new) if post else new
 
-    def attention(p: str, x: Tensor) -> Tensor:
-        q, k, v = (
-            (x @ t[f"{p}{n}_proj.weight"].T).unflatten(-1, (2, -1)).transpose(1, 2) for n in "qkv"
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
-        return mixed @ t[p + "o_proj.weight"].T
-
-    def network(p: str, x: Tensor) -> Tensor:
-        return (x @ t[p + "up_proj.weight"].T).relu() @ t[p + "down_proj.weight"].T
-
     x = torch.stack([t["embed.tokens.weight"][ids]] * n, -2)
     for layer in range(N_LAYERS):
         p = f"layers.{layer}."
-        x = branch("self_attn", 2 * layer, x, partial(attention, p + "self_attn."))
-        x = branch("ffn", 2 * layer + 1, x, partial(network, p + "ffn."))
+        x = branch("self_attn", 2 * layer, x, partial(attention, t, p + "self_attn."))
+        x = branch("ffn", 2 * layer + 1, x, partial(network, t, p + "ffn."))
         x = x * t.get(p + "scalar", 1.0)
     merge = block.get("merge", "sum")
     if merge == "weighted":
@@ -178,18 +150,7 @@ def expected(t: Tensors, ids: Tensor, block: Mapping[str, Any]) -> Tensor:
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_states_and_gradients_are_those_of_the_formulas(block: Mapping[str, Any]) -> None:
-    model, ids = built(block), some_ids()
-    t = dict(model.decoder.named_parameters())
-    found, right = model(ids), expected(t, ids, block)
-    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
-    weights = torch.randn(right.shape, dtype=torch.float64)
-    for name, one, other in zip(
-        t,
-        torch.autograd.grad((found * weights).sum(), list(t.values())),
-        torch.autograd.grad((right * weights).sum(), list(t.values())),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=name)
+    check_formula(built(spec_of(block)), partial(expected, block=block))
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -296,7 +257,7 @@ def test_gates_compute_what_those_of_transformers_do(dtype: torch.dtype) -> None
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_autocast_does_not_round_the_streams(block: Mapping[str, Any]) -> None:
     """Every branch would round them once more. It rounds what the maps of `dynamic` read."""
-    model = built(block).float()
+    model = built(spec_of(block)).float()
     connection = model.decoder.layers[0].streams.ffn
     x = torch.randn(2, LENGTH, block.get("n_streams", N), WIDTH)
     exact = connection(x)[1]
@@ -310,30 +271,17 @@ def test_autocast_does_not_round_the_streams(block: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [HYPER, MANIFOLD])
 def test_padding_that_is_left_out_changes_nothing(kind: str, side: str) -> None:
-    model, ids = built({"kind": kind}), some_ids()
-    real = slice(3, None) if side == "left" else slice(LENGTH - 3)
-    ids[0] = ids[0].where(torch.isin(torch.arange(LENGTH), torch.arange(LENGTH)[real]), 0)
-    with torch.no_grad():
-        found, alone = model(ids), model(ids[:1, real])
-    torch.testing.assert_close(found[0, real], alone[0], rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[1], model(ids[1:])[0], rtol=0, atol=1e-12)
+    check_padding(built(spec_of({"kind": kind})), side)
 
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_cache_changes_nothing(block: Mapping[str, Any]) -> None:
-    model = built(block, head="linear")
-    prompts = [[3, 4, 5, 6], [7, 8]]
-    with_cache, without = (
-        zoo.generate(model, prompts, max_new_tokens=6, cache=cache) for cache in (True, False)
-    )
-    assert [one.ids for one in with_cache] == [one.ids for one in without]
-    for one, other in zip(with_cache, without, strict=True):
-        assert abs(one.score - other.score) < 1e-10
+    check_cache(built(spec_of(block, head="linear")))
 
 
 @pytest.mark.parametrize("kind", [HYPER, MANIFOLD])
 def test_streams_of_both_stacks_with_weights_of_attention(kind: str) -> None:
-    spec = SPEC | {"builder": "encoder_decoder", "source_vocab": VOCAB, "target_vocab": VOCAB}
+    spec = SMALL | {"builder": "encoder_decoder", "source_vocab": VOCAB, "target_vocab": VOCAB}
     del spec["vocab"]
     model = zoo.build(spec | {"head": "linear", "block": kind}).eval()
     assert model.decoder.layers[0].streams.keys() == {"self_attn", "cross_attn", "ffn"}
@@ -343,7 +291,7 @@ def test_streams_of_both_stacks_with_weights_of_attention(kind: str) -> None:
 
 
 def test_a_saved_model_is_loaded(tmp_path: Path) -> None:
-    model, ids = built(BLOCKS["manifold"]), some_ids()
+    model, ids = built(spec_of(BLOCKS["manifold"])), some_ids()
     zoo.save(model, tmp_path / "model")
     loaded = zoo.load(tmp_path / "model").eval()
     assert torch.equal(loaded(ids), model(ids))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import randomize
 
 import zoo
 from zoo.position import Rotation
@@ -23,11 +24,7 @@ def built(tile: int) -> Any:
         "vocab": 5,
         "attention": {"kind": "tiled", "tile": tile},
     }
-    torch.manual_seed(0)
-    attention = zoo.build(spec | SIZES, dtype=torch.float64).encoder.layers[0].self_attn
-    for parameter in attention.parameters():
-        parameter.data.normal_()
-    return attention
+    return randomize(zoo.build(spec | SIZES, dtype=torch.float64).encoder.layers[0].self_attn)
 
 
 def coordinates() -> torch.Tensor:

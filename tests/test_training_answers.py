@@ -37,6 +37,8 @@ from zoo.training.start import find_start
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 SPECIAL = ["<pad>", "<s>", "</s>", "<|user|>", "<|bot|>", "<|end|>"]
 LETTERS = [*"abcdefgh ?.\n", "<think>"]
 WORDS = ["[UNK]", *SPECIAL, *LETTERS]

@@ -10,8 +10,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import training_tasks as tasks
 from breadth import slow
-from toy_training import MODEL, RECIPE, in_processes, write_toy
+from ranks import Ranks
+from toy_training import MODEL, RECIPE, write_toy
 from trials import Refused
 
 import zoo
@@ -19,6 +21,8 @@ from zoo.cli import run
 from zoo.training.batches import Row
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.loop import Loop
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 LAST = (
     RECIPE.replace('"inverse_sqrt"\nwarmup = 4', '"constant"')
@@ -145,16 +149,16 @@ def test_other_held_out_data_is_another_run(train: Train, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_several_processes_choose_the_same_step(config: Path, tmp_path: Path) -> None:
+def test_several_processes_choose_the_same_step(tmp_path: Path, two: Ranks) -> None:
     """Without dropout, which each process draws for itself."""
     recipe, model = LONG + "patience = 12\n", MODEL.replace("dropout = 0.1", "")
     one = zoo.train(write_toy(tmp_path, recipe, model), output=tmp_path / "one")
     assert one is not None
-    in_processes("train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2)
-    two = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    two(tasks.trained, tmp_path, "two")
+    told = json.loads((tmp_path / "two" / "metrics.json").read_text())
     for key in ("best_step", "steps"):
-        assert two[key] == one[key]
-    assert two["valid_loss"] == pytest.approx(
+        assert told[key] == one[key]
+    assert told["valid_loss"] == pytest.approx(
         one["valid_loss"], rel=0.02
     )  # so high a rate makes much of rounding
 

@@ -37,6 +37,8 @@ from zoo.training.sides import Reader, sides_of
 from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.tokens import read_token_files
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 FILES = 'kind = "files"\nsource = "words.json"\npad = "[PAD]"'
 SHORT = RECIPE.replace("steps = 8", "steps = 1")
 SHORT_OF_CLASSES = RECIPE_OF_CLASSES.replace("steps = 8", "steps = 1")

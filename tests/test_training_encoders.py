@@ -44,6 +44,8 @@ from zoo.training.loss import loss_and_hits, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.split import Example
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 OF_LINES = 'test = "four.txt"\n[masking]\nmasked = 1.0\nrandom = 0.0'
 Train = Callable[..., dict[str, Any]]
 CPU = torch.device("cpu")
@@ -291,15 +293,13 @@ def test_parts_and_processes_make_the_same_update(
 
 @pytest.mark.slow
 def test_weights_that_the_loss_does_not_reach_in_two_processes(
-    train: Train, tmp_path: Path
+    train: Train, tmp_path: Path, two: Ranks
 ) -> None:
     """As in an imported BERT, whose pooler is beside the head that fills in."""
     lean = MODEL.replace("dropout = 0.1", 'dropout = 0.0\npooler = "pooler"\nnsp = true')
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     train("alone", recipe, lean)
-    in_processes(
-        "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
-    )
+    two(trained, tmp_path, "two")
     for mine, theirs in zip(history(tmp_path / "two"), history(tmp_path / "alone"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
 

@@ -27,6 +27,8 @@ from zoo.training import lock, train
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.loop import Loop
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 SHORT = RECIPE.replace("steps = 12", "steps = 8")
 BEST = SHORT.replace("average = 2", 'keep = "best"')
 

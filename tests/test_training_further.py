@@ -18,6 +18,8 @@ from word_tokenizers import word_tokenizer
 import zoo
 from zoo.cli import run
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 SPECIAL = ["<pad>", "<s>", "</s>", "<|end|>"]
 WORDS = ["[UNK]", *SPECIAL, *sorted({word for _, text in PAIRS for word in text.split()})]
 TEMPLATE = "{% for message in messages %}{{ bos_token }}{{ message.content }}{% endfor %}"

@@ -26,6 +26,8 @@ import zoo
 from zoo.cli import run
 from zoo.running.labels import labels_of
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 Train = Callable[..., dict[str, Any]]
 BERT = {
     "vocab_size": len(VOCAB),

@@ -49,6 +49,8 @@ from zoo.training.recipe import read_recipe
 from zoo.training.split import Example
 from zoo.training.start import find_start
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 Train = Callable[..., dict[str, Any]]
 SENTENCES = [f"{a} {b} is {c}" for a, b, c in product("ab", "xy", "uv")]
 PAIRS = [

@@ -39,6 +39,8 @@ from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
 PAD_FIRST = ["<pad>", "</s>", "<unk>", *WORDS]
 """As T5's: the padding is 0 and the end 1."""

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+import training_tasks as tasks
 from breadth import slow
 from live_bytes import LiveBytes
 from torch.autograd.graph import saved_tensors_hooks
-from toy_training import MODEL, RECIPE, in_processes, write_toy
+from toy_training import MODEL, RECIPE, write_toy
 from trials import Refused
 
 import zoo
 from zoo.training.checkpoint_state import checkpoints
 from zoo.training.recompute import recompute_layers
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 DEEP = MODEL.replace("n_layers = 1", "n_layers = 3")
 EXPERTS = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }\n'
@@ -47,7 +50,7 @@ Kept = Callable[..., tuple[Any, Any]]
 
 
 @pytest.fixture
-def kept(tmp_path: Path, config: Path) -> Kept:
+def kept(tmp_path: Path, config: Path, request: pytest.FixtureRequest) -> Kept:
     """Return a function that trains a recipe, and returns the digest of the weights and the
     losses."""
 
@@ -58,7 +61,7 @@ def kept(tmp_path: Path, config: Path) -> Kept:
         if processes == 1:
             zoo.train(path, output=output, resume=resume)
         else:
-            in_processes("train", path, "-o", output, processes=processes, timeout=300)
+            request.getfixturevalue("two")(tasks.trained, path.parent, output)
         told = json.loads((output / "metrics.json").read_text())
         losses = [(one["loss"], one.get("valid_loss")) for one in told["history"]]
         return told["content_digest"], losses

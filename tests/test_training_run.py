@@ -18,6 +18,7 @@ import sys
 import tomllib
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,8 +41,11 @@ from zoo.training.checkpoint_state import checkpoints
 from zoo.training.data import read_data
 from zoo.training.data_tables import Text, Tsv
 from zoo.training.loop import Loop
+from zoo.training.plot import plot_losses
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_data
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 Toy = Callable[..., dict[str, Any]]
 
@@ -57,13 +61,29 @@ def toy(tmp_path: Path, config: Path) -> Toy:
     return run
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy's files, and those of an uninterrupted run in the folder `whole`."""
+    folder = tmp_path_factory.mktemp("whole")
+    zoo.train(write_toy(folder), output=folder / "whole")
+    return folder
+
+
 @pytest.fixture
-def digest(toy: Toy) -> str:
-    """Return the digest of the weights of an uninterrupted run."""
-    return str(toy("whole")["content_digest"])
+def digest(whole: Path, tmp_path: Path) -> str:
+    """The digest of the weights of an uninterrupted run, which is in the folder `whole`."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    return str(json.loads((whole / "whole" / "metrics.json").read_text())["content_digest"])
 
 
-def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
+@pytest.fixture
+def ended(whole: Path, tmp_path: Path) -> Path:
+    """The folder `out` of a run that has ended."""
+    return Path(shutil.copytree(whole / "whole", tmp_path / "out"))
+
+
+def test_what_a_run_leaves(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.training.run.plot_losses", plot_losses)
     recipe = RECIPE.replace("warmup = 4", "warmup = 100").replace(
         "valid = 4", "valid = 4\ntest = 8"
     )
@@ -287,9 +307,8 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(
     assert folder.stat().st_ino in synced  # the name, too
 
 
-def test_a_damaged_checkpoint_is_told(toy: Toy, tmp_path: Path) -> None:
-    toy()
-    (file,) = checkpoints(tmp_path / "out" / "checkpoints")[-1].glob("*.safetensors")
+def test_a_damaged_checkpoint_is_told(toy: Toy, ended: Path) -> None:
+    (file,) = checkpoints(ended / "checkpoints")[-1].glob("*.safetensors")
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(zoo.TrainingError, match=r"step-00000012` cannot be read"):
         toy(resume=True)
@@ -307,8 +326,8 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
     assert [int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)] == [*steps]
 
 
+@pytest.mark.usefixtures("ended")
 def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
-    toy()
     other = tmp_path / "other"
     other.mkdir()
     (other / "toy.tsv").write_text("".join(f"{a}\t{b}!\n" for a, b in PAIRS))
@@ -367,11 +386,11 @@ def test_what_decides_nothing_may_change(toy: Toy) -> None:
     assert toy("parts", resume=True, recipe=parts)["steps"] == 12
 
 
-def test_what_the_result_is_called_and_stored_in_may_change(toy: Toy, tmp_path: Path) -> None:
+def test_what_the_result_is_called_and_stored_in_may_change(
+    toy: Toy, whole: Path, ended: Path, tmp_path: Path
+) -> None:
     """And where the same model and data are, and what is measured: a finished run is then only told
     anew."""
-    weights = toy("whole")["content_digest"]
-    first = toy()
     recipe = RECIPE.replace('name = "toy"', 'name = "bier"\ndtype = "float16"')
     recipe = recipe.replace("toy.tsv", "bier.tsv").replace(
         "valid = 4", 'valid = 4\ntest = "test.tsv"'
@@ -385,32 +404,28 @@ def test_what_the_result_is_called_and_stored_in_may_change(toy: Toy, tmp_path: 
         again = toy(resume=True, recipe=recipe)
     assert (again["name"], again["examples"]["test"]) == ("bier", 1)
     assert "bleu" in again
-    assert first["content_digest"] == weights
-    half, whole = (zoo.load(tmp_path / name).state_dict() for name in ("out", "whole"))
-    for name, tensor in whole.items():
+    half, full = (zoo.load(folder).state_dict() for folder in (ended, whole / "whole"))
+    for name, tensor in full.items():
         assert torch.equal(half[name], tensor.half())
 
 
 @pytest.mark.slow
-def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path) -> None:
+def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path, two: Ranks) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     alone = toy("alone", recipe=recipe, model=lean)
     toy("more", recipe=recipe.replace("steps = 12", "steps = 4"), model=lean)
     write_toy(tmp_path, recipe.replace("steps = 12", "steps = 12\nshard = true"), lean)
     folder = tmp_path / "more"
-    in_processes(
-        "train", tmp_path / "recipe.toml", "-o", folder, "--resume", processes=2, timeout=300
-    )
+    two(partial(tasks.trained, resume=True), tmp_path, folder)
     more = json.loads((folder / "metrics.json").read_text())
     assert (more["processes"], more["steps"]) == (2, 12)
     assert more["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
 
 
-def test_a_default_that_has_changed_is_told(toy: Toy, tmp_path: Path) -> None:
+def test_a_default_that_has_changed_is_told(toy: Toy, ended: Path) -> None:
     """As if the run had begun with a zoo that had another default."""
-    toy()
-    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+    path = checkpoints(ended / "checkpoints")[-1] / "state.json"
     state = json.loads(path.read_text())
     state["run"]["recipe"]["optimizer.eps"] = 1e-8
     path.write_text(json.dumps(state))
@@ -418,9 +433,8 @@ def test_a_default_that_has_changed_is_told(toy: Toy, tmp_path: Path) -> None:
         toy(resume=True)
 
 
-def test_a_checkpoint_of_an_earlier_zoo_is_told(toy: Toy, tmp_path: Path) -> None:
-    toy()
-    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+def test_a_checkpoint_of_an_earlier_zoo_is_told(toy: Toy, ended: Path) -> None:
+    path = checkpoints(ended / "checkpoints")[-1] / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run": "4f" * 32}))
     with pytest.raises(zoo.TrainingError, match="is of another version of the zoo") as caught:
         toy(resume=True)
@@ -518,24 +532,23 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
 
 
 @pytest.mark.slow
-def test_muon_takes_shards(toy: Toy, tmp_path: Path) -> None:
+def test_muon_takes_shards(toy: Toy, tmp_path: Path, two: Ranks) -> None:
     """Its iteration is in bfloat16, so losses agree to less than those of other optimisers."""
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     recipe = RECIPE.replace('"adamw"', '"muon"').replace("steps = 12", "steps = 12\nshard = true")
     toy("alone", recipe=recipe, model=lean)
-    path, output = tmp_path / "recipe.toml", tmp_path / "two"
-    in_processes("train", path, "-o", output, processes=2, timeout=300)
-    assert history(output) == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
+    two(tasks.trained, tmp_path, "two")
+    assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-4)
 
 
 @pytest.mark.slow
 def test_shards_are_measured_with_the_running_statistics_that_are_saved(
-    tmp_path: Path, config: Path
+    tmp_path: Path, two: Ranks
 ) -> None:
     """Each process has statistics of its own rows, and those of the first are saved."""
     model = MODEL.replace("dropout = 0.1", 'dropout = 0.0\nnorm = "batch_norm"')
-    path = write_toy(tmp_path, RECIPE.replace("average = 2", 'keep = "best"\nshard = true'), model)
-    in_processes("train", path, "-o", tmp_path / "out", processes=2, timeout=300)
+    write_toy(tmp_path, RECIPE.replace("average = 2", 'keep = "best"\nshard = true'), model)
+    two(tasks.trained, tmp_path, "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     measured = history(tmp_path / "out")[f"valid_loss {metrics['best_step']}"]
     assert metrics["valid_loss"] == pytest.approx(measured, rel=1e-6)
@@ -845,10 +858,9 @@ def test_duplicate_pairs_are_counted(
     assert capsys.readouterr().err.count("train: left out 4 duplicate pairs\n") == 1
 
 
-def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
-    toy("full")
+def test_the_dtype_of_the_result(toy: Toy, whole: Path, tmp_path: Path) -> None:
     toy("half", recipe=RECIPE.replace("[data]", 'dtype = "float16"\n[data]', 1))
-    full, half = zoo.load(tmp_path / "full").state_dict(), zoo.load(tmp_path / "half").state_dict()
+    full, half = (zoo.load(folder).state_dict() for folder in (whole / "whole", tmp_path / "half"))
     assert {tensor.dtype for tensor in half.values()} == {torch.float16}
     for name, tensor in full.items():
         assert torch.equal(half[name], tensor.half())

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import training_tasks as tasks
 from breadth import slow
 from torch import nn, optim
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR
-from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
+from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from transformers import get_wsd_schedule
 
 import zoo
@@ -92,7 +93,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     ],
 )
 def test_the_load_of_experts_is_balanced(
-    tmp_path: Path, pad_id: str, processes: int, shard: str
+    tmp_path: Path, pad_id: str, processes: int, shard: str, request: pytest.FixtureRequest
 ) -> None:
     """One step of gradient descent on the cross-entropy and the auxiliary loss, in plain PyTorch,
     row by row, so that there is no padding; the log has the cross-entropy."""
@@ -107,7 +108,7 @@ def test_the_load_of_experts_is_balanced(
     if processes == 1:
         zoo.train(path, output=output)
     else:
-        in_processes("train", path, "-o", output, processes=processes, timeout=300)
+        request.getfixturevalue("two")(tasks.trained, path.parent, output)
     told = json.loads((output / "metrics.json").read_text())
     trained = zoo.load(output).state_dict()
 

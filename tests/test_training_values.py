@@ -34,8 +34,11 @@ from zoo.training.batches import n_labels
 from zoo.training.correlation import pearson, spearman
 from zoo.training.f1 import micro_and_macro_f1
 from zoo.training.loss import ValuedBatch, loss_and_hits, summed_loss, without_labels
+from zoo.training.plot import plot_losses
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.split import Example
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 Train = Callable[..., dict[str, Any]]
 WITH = {"u": "under", "x": "beside", "a": "over"}
@@ -205,7 +208,10 @@ def test_several_labels_are_learned(train: Train, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "F1 on 6 texts: micro 1.0000, macro 1.0000\n"
 
 
-def test_numbers_are_learned(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_learned(
+    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoo.training.run.plot_losses", plot_losses)
     recipe = RECIPE_OF_NUMBERS.replace("steps = 8", "steps = 150")
     report = train("out", recipe, NUMBER.replace("0.1", "0.0"))
     assert "(RMSE 0." in capsys.readouterr().err

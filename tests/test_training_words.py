@@ -36,6 +36,8 @@ from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 Train = Callable[..., dict[str, Any]]
 NAMES = [("Ada", "Love", "##lace"), ("Alan", "Turing"), ("Grace",)]
 PLACES = [("Paris",), ("New", "York")]

@@ -14,10 +14,10 @@ from zoo.errors import Place, Problem
 from zoo.training.processes import in_first_process, make_accelerator
 
 
-def trained(folder: Path, output: str) -> None:
+def trained(folder: Path, output: str | Path, *, resume: bool = False) -> None:
     """Train by the recipe of a folder, in it."""
     with chdir(folder):
-        zoo.train("recipe.toml", output=output)
+        zoo.train("recipe.toml", output=output, resume=resume)
 
 
 def refused(folder: Path, options: Sequence[Mapping[str, Any]] = ({}, {})) -> str:

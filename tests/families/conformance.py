@@ -19,8 +19,9 @@ from families.cases import Case
 from families.checkpoints import load, make_model, save, without_defaults, write_config
 from families.inputs import Inputs, make_inputs
 from families.outputs import Outputs, our_outputs, taken, their_outputs
-from zoo import export_folder, import_folder
+from zoo import export_folder
 from zoo.families.import_plan import Import, plan_import
+from zoo.families.importing import save_import
 
 TOLERANCE = 1e-5
 """Absolute and relative, in float32."""
@@ -104,7 +105,7 @@ def check(truth: Truth, work: Path) -> Report:
     """
     report = Report()
     planned = plan_import(truth.folder, name="tiny", registry=registry())
-    import_folder(truth.folder, work / "imported", name="tiny", registry=registry())
+    save_import(planned, work / "imported")
     compare_outputs(truth, work / "imported", report)
     export_folder(work / "imported", work / "exported", registry=registry())
     compare_tensors(planned, truth.folder, work / "exported", report)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_values import randomize
 from torch import Tensor, nn
 
 from references import attention as reference
@@ -104,12 +105,7 @@ def described_linear(**fields: Any) -> Linear:
 
 def made(description: Any, dtype: torch.dtype = torch.float64) -> nn.Module:
     """Build the module in evaluation mode, with random values in all tensors."""
-    generator = torch.Generator().manual_seed(7)
-    module = description.build().to(dtype).eval()
-    for parameter in module.parameters():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data = (0.6 * noise).to(dtype)
-    return module
+    return randomize(description.build().to(dtype).eval(), 0.6, seed=7)
 
 
 def randn(*shape: int, seed: int = 1) -> Tensor:

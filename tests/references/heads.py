@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from random_values import randomize
 from torch import Tensor, nn
 
 D_MODEL, VOCAB, N_CLASSES = 6, 11, 3
@@ -17,10 +18,7 @@ def built(description: Any) -> nn.Module:
     layout = {name: (t.shape, t.buffer) for name, t in description.layout().tensors()}
     trained = dict(module.named_parameters())
     assert layout == {n: (tuple(t.shape), n not in trained) for n, t in module.state_dict().items()}
-    generator = torch.Generator().manual_seed(0)
-    for tensor in module.state_dict().values():
-        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
-    return module.eval()
+    return randomize(module).eval()
 
 
 def states(*shape: int) -> Tensor:

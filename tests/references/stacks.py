@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from random_values import add_noise
 
 import zoo
 from references.transformer import Layer, stack
@@ -25,12 +26,7 @@ def spec(builder: str = "encoder", **fields: Any) -> dict[str, Any]:
 
 def built(builder: str = "encoder", **fields: Any) -> Transformer:
     """Build a float64 model in which no vector has only ones or zeros."""
-    model = zoo.build(spec(builder, **fields), dtype=torch.float64)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return model.eval()
+    return add_noise(zoo.build(spec(builder, **fields), dtype=torch.float64).eval())
 
 
 def vectors(length: int = LENGTH) -> torch.Tensor:
