@@ -35,6 +35,7 @@ NAMES = {
     ),
     "mellum": ("mtp.layers.0.self_attn.q_proj.weight", "mtp.norm.weight"),
     "ernie4_5_moe": ("model.mtp_block.0.mlp.up_proj.weight", "model.mtp_emb_norm.0.weight"),
+    "qwen3_5": ("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
     "qwen3_next": ("mtp.fc.weight", "mtp.layers.0.mlp.experts.1.up_proj.weight"),
 }
 
@@ -45,7 +46,7 @@ def published(name: str, folder: Path, *, without: str = "") -> dict[str, torch.
     model = make_model(case)
     save(model, case, folder)
     tensors = load_file(folder / "model.safetensors")
-    last = str(model.config.num_hidden_layers)
+    last = str(model.config.get_text_config().num_hidden_layers)
     more = {key.replace("LAST", last): torch.ones(2, 3) for key in NAMES[name] if key != without}
     save_file({**tensors, **more}, folder / "model.safetensors", metadata={"format": "pt"})
     return tensors
