@@ -190,6 +190,7 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
     "attention.rotated_input": Case({}, ROTARY),
+    "attention.fourier": Case({}, {"decoder": {"causal": False}}),
     "ffn.moe": Case({"n_experts": 8}),
     "ffn.normed_moe": Case({"n_experts": 8}),
     "block.layer_input": Case({}, LAYERED),

@@ -140,6 +140,10 @@ class ParallelHybrid(WithinSequence):
         return self.attention.only_causal or self.recurrence.only_causal
 
     @property
+    def looks_ahead(self) -> bool:
+        return self.attention.looks_ahead or self.recurrence.looks_ahead
+
+    @property
     def against_fused(self) -> str | None:
         return self.attention.against_fused
 

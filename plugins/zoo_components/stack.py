@@ -224,13 +224,27 @@ class Stack(Component):
             )
 
     def _check_direction(self) -> None:
-        """Raise a contradiction if tokens see later ones, and a layer has no way to."""
+        """Raise a contradiction if tokens see later ones, and a layer has no way to, or if they do
+        not, and a layer has no way to hide these."""
         if not self.causal and any(group.block.only_causal for group in self.groups):
             raise contradiction(
                 "no token sees later ones in these layers, and in this stack tokens do: state "
                 "`causal = true` in its table, or use them in a decoder",
                 "block.self_attn.kind",
                 "block.kind",
+                "causal",
+            )
+        ahead = [one.kind for one in self._self_attentions() if one.looks_ahead]
+        if self.causal and ahead:
+            rules = [
+                f"layers.{number}.block.self_attn.kind"
+                for number, group in enumerate(self.layers)
+                if group.block.self_attention and group.block.self_attention.looks_ahead
+            ]
+            raise contradiction(
+                f"`{ahead[0]}` mixes each token with later ones too, and in this stack no token "
+                "sees these: use it in an encoder, or state `causal = false` in the stack's table",
+                *(rules or ["block.self_attn.kind"]),
                 "causal",
             )
 
