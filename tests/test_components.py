@@ -100,9 +100,15 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.relative_keys": {},
     "attention.rotated_input": {"position": "rotary"},
     "attention.tiled": {},
+    "attention.fourier": {},
     "position.disentangled": {"attention": "disentangled"},
 }
-WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
+WITHOUT_HEADS = (
+    "attention.none",
+    "attention.fourier",
+    "attention.short_convolution",
+    "attention.mamba",
+)
 WITHOUT_D_FF = ("ffn.residual_stack", "ffn.none", "ffn.gated_conv1d")
 RECURRENT = {
     f"attention.{kind}"
