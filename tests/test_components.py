@@ -115,6 +115,7 @@ RECURRENT = {
     for kind in (
         "short_convolution",
         "forgetting",
+        "multi_dconv_head",
         "gated_delta",
         "kimi_delta",
         "lightning",

@@ -1,5 +1,5 @@
 """`fourier` against the discrete Fourier transform written out (Lee-Thorp et al. 2021,
-arXiv:2105.03824, equations 1 and 3)."""
+arXiv:2105.03824)."""
 
 from __future__ import annotations
 

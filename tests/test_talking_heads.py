@@ -1,5 +1,5 @@
-"""`talking_heads` against its formula (Shazeer et al. 2020, arXiv:2003.02436, section 3), for one
-query, one head and one key at a time."""
+"""`talking_heads` against its formula (Shazeer et al. 2020, arXiv:2003.02436), for one query, one
+head and one key at a time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from zoo_components.modules.norm import widen
 
 class FourierMixing(nn.Module):
     """Re(F_n x F_d), where F_n is the matrix of the discrete Fourier transform of n values: of the
-    n tokens of a sequence, and of their d_model features (Lee-Thorp et al. 2021, equation 3)."""
+    n tokens of a sequence, and of their d_model features (Lee-Thorp et al. 2021, section 3.2)."""
 
     def forward(
         self,
