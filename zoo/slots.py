@@ -206,6 +206,11 @@ class Attention(Sublayer):
         return False
 
     @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence; None for no limit."""
+        return None
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether a position sees later ones even with `causal`, as in a Fourier transform; a stack
         that is causal is then refused."""
