@@ -147,6 +147,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "scheme_of_a_layer": {"block": {"kind": "residual", "self_position": BUCKETS}},
     "grouped": {"position": "rotary"} | heads(n_kv_heads=2),
     "forgetting": {"position": "rotary"} | {"attention": {"kind": "forgetting", "n_kv_heads": 2}},
+    "talking_heads": {"position": "alibi", "n_kv_heads": 2, "attention": "talking_heads"},
+    "multi_dconv_head": {"position": "rotary", "attention": "multi_dconv_head"},
+    "gmlp": {"n_heads": None, "attention": {"kind": "gmlp", "max_length": 24}},
+    "gmlp_beside_attention": {
+        "decoder": {"layers": [{"at": [1], "attention": {"kind": "gmlp", "max_length": 24}}]}
+    },
     "gated_bias": {"position": BUCKETS, "attention": "gated_bias"},
     "rotated_input": {"position": "rotary", "attention": "rotated_input"},
     "window": {"position": "rotary"} | heads(n_kv_heads=1, window=3),

@@ -83,6 +83,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.normed_patch_vectors": {"patch_size": 2},
     "embedding.grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
     "attention.tiled": {"tile": 3},
+    "attention.gmlp": {"max_length": 9},
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
     "position.rotary_multimodal_interleaved": {"sections": [2, 1, 1]},
 }
@@ -100,15 +101,24 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.relative_keys": {},
     "attention.rotated_input": {"position": "rotary"},
     "attention.tiled": {},
+    "attention.fourier": {},
+    "attention.gmlp": {},
     "position.disentangled": {"attention": "disentangled"},
 }
-WITHOUT_HEADS = ("attention.none", "attention.short_convolution", "attention.mamba")
+WITHOUT_HEADS = (
+    "attention.none",
+    "attention.fourier",
+    "attention.gmlp",
+    "attention.short_convolution",
+    "attention.mamba",
+)
 WITHOUT_D_FF = ("ffn.residual_stack", "ffn.none", "ffn.gated_conv1d")
 RECURRENT = {
     f"attention.{kind}"
     for kind in (
         "short_convolution",
         "forgetting",
+        "multi_dconv_head",
         "gated_delta",
         "kimi_delta",
         "lightning",

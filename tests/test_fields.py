@@ -192,6 +192,7 @@ COMPONENTS: Mapping[str, Case] = {
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
     "attention.gated_bias": Case({}, {"decoder": {"position": {"kind": "t5_buckets"}}}),
     "attention.rotated_input": Case({}, ROTARY),
+    "attention.fourier": Case({}, {"decoder": {"causal": False}}),
     "ffn.moe": Case({"n_experts": 8}),
     "ffn.normed_moe": Case({"n_experts": 8}),
     "block.layer_input": Case({}, LAYERED),
@@ -225,7 +226,7 @@ OF_HEADS: Mapping[str, Case] = {
 FIELDS: Mapping[str, Case] = {
     **{
         f"attention.{kind}.{name}": case
-        for kind in ("multi_head", "cross_layer")
+        for kind in ("multi_head", "cross_layer", "talking_heads")
         for name, case in OF_HEADS.items()
     },
     **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
@@ -270,15 +271,15 @@ FIELDS: Mapping[str, Case] = {
     "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
     "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
-    "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
-    "attention.multi_head.n_kv_heads": Case(instead=[1]),
+    "attention.*_head*.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
+    "attention.*_head*.n_kv_heads": Case(instead=[1]),
     "attention.differential.n_kv_heads": Case({"n_heads": 4}, instead=[2]),
     "attention.gated_delta.n_key_heads": Case(instead=[1]),
     "attention.forgetting.n_kv_heads": Case(instead=[1]),
     "attention.mamba2_scaled.eps": Case({"gated_norm": "after_gate"}),
-    "attention.multi_head.rotate_values": Case(around=ROTARY),
+    "attention.*_head*.rotate_values": Case(around=ROTARY),
     "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
-    "attention.multi_head.window_sides": Case({"window": 3}),
+    "attention.*_head*.window_sides": Case({"window": 3}),
     # What the last layer attends to is that of another one if this value differs.
     "attention.cross_layer.n_heads": Case(also={"n_kv_heads": 2, "head_dim": 8}),
     "attention.cross_layer.n_kv_heads": Case(instead=[1], also={"window": 2}),

@@ -267,10 +267,11 @@ def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path:
 
 
 @MESHES
-def test_attention_whose_heads_work_in_pairs_is_whole(
-    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+@pytest.mark.parametrize("kind", ["differential", "talking_heads"])
+def test_attention_whose_heads_need_each_other_is_whole(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int], kind: str
 ) -> None:
-    path = saved(tmp_path, {**DECODER, "attention": "differential"})
+    path = saved(tmp_path, {**DECODER, "attention": kind})
     check_as_one_process(two, path, mesh)
 
 

@@ -206,6 +206,17 @@ class Attention(Sublayer):
         return False
 
     @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence; None for no limit."""
+        return None
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a position sees later ones even with `causal`, as in a Fourier transform; a stack
+        that is causal is then refused."""
+        return False
+
+    @property
     def against_fused(self) -> str | None:
         """The reason why no fused kernel can compute it, None if one can; `auto` reports it
         (`zoo.backends`)."""

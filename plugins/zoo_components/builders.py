@@ -142,7 +142,7 @@ class EncoderDecoder(WithEncoder):
             source_width=self.encoder.embedding.input_width,
             image_shape=self.encoder.embedding.image_shape,
             source_pad_id=self.encoder.pad_id,
-            longest_source=self.encoder.position.longest,
+            longest_source=self.encoder.longest,
         )
 
     @property

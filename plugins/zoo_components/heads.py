@@ -54,8 +54,10 @@ def check_divisible(**numbers: int) -> None:
         raise contradiction(message, parts, whole)
 
 
-def against_fused(*, sinks: bool, softcap: bool) -> str | None:
+def against_fused(*, sinks: bool, softcap: bool, mixing: bool = False) -> str | None:
     """Return what of attention no fused kernel computes, for a message; None if one can."""
+    if mixing:
+        return "fused kernels mix no heads"
     if sinks:
         return "fused kernels know no `sinks`"
     return "fused kernels know no `softcap`" if softcap else None

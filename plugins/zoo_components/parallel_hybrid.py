@@ -140,6 +140,15 @@ class ParallelHybrid(WithinSequence):
         return self.attention.only_causal or self.recurrence.only_causal
 
     @property
+    def longest(self) -> int | None:
+        limits = [one.longest for one in self._branches().values() if one.longest is not None]
+        return min(limits, default=None)
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.attention.looks_ahead or self.recurrence.looks_ahead
+
+    @property
     def against_fused(self) -> str | None:
         return self.attention.against_fused
 

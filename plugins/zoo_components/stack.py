@@ -224,13 +224,27 @@ class Stack(Component):
             )
 
     def _check_direction(self) -> None:
-        """Raise a contradiction if tokens see later ones, and a layer has no way to."""
+        """Raise a contradiction if tokens see later ones, and a layer has no way to, or if they do
+        not, and a layer has no way to hide these."""
         if not self.causal and any(group.block.only_causal for group in self.groups):
             raise contradiction(
                 "no token sees later ones in these layers, and in this stack tokens do: state "
                 "`causal = true` in its table, or use them in a decoder",
                 "block.self_attn.kind",
                 "block.kind",
+                "causal",
+            )
+        ahead = [one.kind for one in self._self_attentions() if one.looks_ahead]
+        if self.causal and ahead:
+            rules = [
+                f"layers.{number}.block.self_attn.kind"
+                for number, group in enumerate(self.layers)
+                if group.block.self_attention and group.block.self_attention.looks_ahead
+            ]
+            raise contradiction(
+                f"`{ahead[0]}` mixes each token with later ones too, and in this stack no token "
+                "sees these: use it in an encoder, or state `causal = false` in the stack's table",
+                *(rules or ["block.self_attn.kind"]),
                 "causal",
             )
 
@@ -284,6 +298,15 @@ class Stack(Component):
                 "embedding.image_size",
                 "embedding.n_frames",
             )
+        n_vectors, most = self.embedding.n_vectors, min(self._limits, default=None)
+        if n_vectors is not None and most is not None and n_vectors > most:
+            raise contradiction(
+                f"an input becomes {n_vectors} vectors, and an attention is for {most} at most",
+                "block.self_attn.max_length",
+                "layers",
+                "embedding.image_size",
+                "embedding.n_frames",
+            )
 
     @cached_property
     def _alike_layers(self) -> list[Alike]:
@@ -322,10 +345,22 @@ class Stack(Component):
         return self.embedding.vocab if self.embedding.takes_ids else None
 
     @property
+    def longest(self) -> int | None:
+        """The most tokens that positions and attentions allow; None for no limit."""
+        own = self.position.longest
+        return min([*self._limits, *([] if own is None else [own])], default=None)
+
+    @property
+    def _limits(self) -> list[int]:
+        """The most tokens of each attention that has a limit."""
+        limits = (attention.longest for attention in self._self_attentions())
+        return [limit for limit in limits if limit is not None]
+
+    @property
     def reading(self) -> Reading | None:
         """The ids that the stack is called with; None if it is called with vectors."""
         vocab = self.vocab_of_ids
-        return None if vocab is None else Reading(vocab, self.position.longest, self.pad_id)
+        return None if vocab is None else Reading(vocab, self.longest, self.pad_id)
 
     @property
     def not_incremental(self) -> tuple[str, ...]:
@@ -486,7 +521,7 @@ class EncoderStack(Stack):
     def spectrogram_shape(self) -> tuple[int | None, int] | None:
         """`Embedding.spectrogram_shape`; where any number of frames fits the embedding, that which
         becomes as many vectors as there are positions."""
-        shape, longest = self.embedding.spectrogram_shape, self.position.longest
+        shape, longest = self.embedding.spectrogram_shape, self.longest
         if shape is None or shape[0] is not None or longest is None:
             return shape
         return self.embedding.most_inputs(longest), shape[1]
@@ -517,7 +552,7 @@ class DecoderStack(Stack):
         return Generation(
             target_vocab=vocab,
             pad_id=self.pad_id,
-            longest=self.position.longest,
+            longest=self.longest,
             not_incremental=self.not_incremental,
             not_recordable=self.not_recordable,
             looks_ahead=self.looks_ahead,

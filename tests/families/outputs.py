@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,11 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
-    """What the model of transformers puts out."""
+    """What the model of transformers puts out. A text of a model that takes no mask is given to it
+    alone, without its padding."""
+    if inputs.mask is not None and "attention_mask" not in taken(model):
+        alone = [their_outputs(model, case, row) for row in without_others(inputs)]
+        return {name: torch.cat([one[name].flatten(0, -2) for one in alone]) for name in alone[0]}
     source = model.main_input_name
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
@@ -91,6 +96,15 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         for theirs, ours in names.items()
         if output.get(theirs) is not None
     }
+
+
+def without_others(inputs: Inputs) -> Iterator[Inputs]:
+    """Each text of a batch of an encoder alone, without its padding."""
+    assert inputs.mask is not None
+    for row, seen in enumerate(inputs.mask):
+        own = (slice(row, row + 1), seen)
+        types = None if inputs.types is None else inputs.types[own]
+        yield replace(inputs, source=inputs.source[own], mask=None, types=types)
 
 
 def images_of_any_size(images: Iterable[Tensor], config: PreTrainedConfig) -> Outputs:

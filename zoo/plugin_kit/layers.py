@@ -30,6 +30,10 @@ class AttentionDriver(ContinuingDriver):
     def recorded(self) -> bool:
         return bool(self.described.recordable)
 
+    @property
+    def looks_ahead(self) -> bool:
+        return bool(self.described.looks_ahead)
+
     def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         if self.described.needs_keys is not None:
             context = context._replace(keys=_shared(self.described.needs_keys, x, context))

@@ -81,20 +81,31 @@ class ShortConvolution(Recurrent):
         return self.o_proj(out_gate * mixed), [after]
 
 
+def convolutions_of(
+    convolutions: Sequence[CausalConvolution],
+    inputs: Sequence[torch.Tensor],
+    seen: torch.Tensor | None,
+    before: Sequence[torch.Tensor] | None,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The convolutions of inputs, each by its own, and `before` for what comes next. `seen` and
+    `before` are those of `Recurrent`."""
+    found, after = [], []
+    for number, (convolution, one) in enumerate(zip(convolutions, inputs, strict=True)):
+        mixed, left = convolution(hidden(one, seen), None if before is None else before[number])
+        found.append(mixed)
+        after.append(left)
+    return found, after
+
+
 def convolved(
     convolutions: Sequence[CausalConvolution],
     inputs: Sequence[torch.Tensor],
     seen: torch.Tensor | None,
     before: Sequence[torch.Tensor] | None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """SiLU of the convolutions of inputs, each by its own, in float32 or wider; and `before` for
-    what comes next. `seen` and `before` are those of `Recurrent`."""
-    found, after = [], []
-    for number, (convolution, one) in enumerate(zip(convolutions, inputs, strict=True)):
-        mixed, left = convolution(hidden(one, seen), None if before is None else before[number])
-        found.append(F.silu(widen(mixed)))
-        after.append(left)
-    return found, after
+    """SiLU of `convolutions_of` inputs, in float32 or wider; and `before` for what comes next."""
+    found, after = convolutions_of(convolutions, inputs, seen, before)
+    return [F.silu(widen(one)) for one in found], after
 
 
 def hidden(x: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:

@@ -91,7 +91,7 @@ def new_tokens(mask: torch.Tensor | None, n_tokens: int) -> torch.Tensor | None:
         there = mask.dim() >= -axis and mask.shape[axis] > 1
         if there and mask.stride(axis) != 0:  # not one that was expanded
             raise ValueError(
-                f"a layer with a state sums up its tokens for all queries and heads alike, and "
+                f"a layer that sums up its tokens does so for all queries and heads alike, and "
                 f"takes no mask that differs by {what}"
             )
     seen = mask[..., -1, -n_tokens:]

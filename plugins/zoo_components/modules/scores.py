@@ -43,6 +43,7 @@ def attend(
     causal: bool = False,
     bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    mixing: tuple[torch.Tensor, torch.Tensor] | None = None,
     return_weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """softmax(scale * q k^T + bias) v for every head (Vaswani et al. 2017, section 3.2.1), without
@@ -59,9 +60,11 @@ def attend(
         bias: added to the scores before they are capped; broadcasts to (..., heads, query, key).
             If it has more keys than k, its last ones are used.
         sinks: (heads,), the logit of a further key, whose value is zero.
+        mixing: two linear maps across heads, (heads, heads): of scale * q k^T, and of the weights.
 
     Returns:
-        (..., heads, query, value width), and the weights (..., heads, query, key) or None.
+        (..., heads, query, value width), and the weights (..., heads, query, key) or None; with
+        `mixing`, those before its second map.
 
     Raises:
         TypeError: the mask is not boolean.
@@ -74,11 +77,15 @@ def attend(
     by_head = q.shape[:-1]
     sinks = None if sinks is None else sinks[:, None]
     single = q.shape[-2] == 1 and _one_for_all_heads(mask) and _one_for_all_heads(bias)
-    if single and q.shape[-3] != k.shape[-3]:
+    if single and q.shape[-3] != k.shape[-3] and mixing is None:
         # Heads that share keys are treated as further queries of one head: no keys are repeated.
         q = q.reshape(*k.shape[:-2], -1, q.shape[-1])
         sinks = None if sinks is None else sinks.reshape(q.shape[-3:-1])
-    against = _against_fused(scoring, sinks=sinks is not None, return_weights=return_weights)
+    against = against_fused(
+        sinks=sinks is not None, softcap=scoring.softcap is not None, mixing=mixing is not None
+    )
+    if return_weights:
+        against = "fused kernels return no weights, which were asked for"
     backend = choose(against, lambda: _described_mask(mask, bias, causal=causal))
     square = q.shape[-2] == k.shape[-2]
     written_out = backend == "math"
@@ -88,9 +95,10 @@ def attend(
         q, mask, bias = _with_uniform_rows(q, mask, bias)
     weights = None
     if written_out:
-        weights = _weights(q, _repeated(k, q), scoring, mask, bias, sinks)
+        maps = (None, None) if mixing is None else mixing
+        weights = _weights(q, _repeated(k, q), scoring, mask, bias, sinks, maps[0])
         weights = F.dropout(weights, scoring.dropout, training)
-        mixed = weights @ _repeated(v, q)
+        mixed = _across_heads(maps[1], weights) @ _repeated(v, q)
     else:
         added, dropout = _joined(mask, bias, q.dtype), scoring.dropout if training else 0.0
         fused = partial(_fused, q, k, v, added, causal, scoring.scale, dropout)
@@ -115,13 +123,6 @@ def _check_mask(mask: torch.Tensor | None, n_heads: int) -> None:
             f"a mask for {mask.shape[-3]} heads does not fit attention with {n_heads}: it has "
             "as many, or 1 for all"
         )
-
-
-def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
-    """The reason why no fused kernel can compute the attention, or None."""
-    if return_weights:
-        return "fused kernels return no weights, which were asked for"
-    return against_fused(sinks=sinks, softcap=scoring.softcap is not None)
 
 
 def _one_for_all_heads(mask: torch.Tensor | None) -> bool:
@@ -198,14 +199,22 @@ def _weights(
     mask: torch.Tensor | None,
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None,
+    mixing: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The attention weights, step by step. `sinks` are (heads, query) or (heads, 1)."""
-    scores = q @ k.transpose(-1, -2) * scoring.scale
+    """The attention weights, step by step. `sinks` are (heads, query) or (heads, 1), and `mixing`
+    is the map of the scores across heads."""
+    scores = _across_heads(mixing, q @ k.transpose(-1, -2) * scoring.scale)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if scoring.softcap is not None:
         scores = (scores / scoring.softcap).tanh() * scoring.softcap
     return _softmax(scores, mask, sinks)
+
+
+def _across_heads(mixing: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """For each query and key of x (..., heads, query, key), the linear map of what the heads have
+    there; x itself without a map."""
+    return x if mixing is None else torch.unflatten(mixing @ x.flatten(-2), -1, x.shape[-2:])
 
 
 def _joined(

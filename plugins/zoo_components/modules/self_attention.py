@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -94,7 +94,8 @@ class SelfAttention(nn.Module):
             made = *together([self.q_proj, self.k_proj], turned), self.v_proj(x)
         else:
             made = together([self.q_proj, self.k_proj, self.v_proj], x)
-        q, k, v = (split_heads(one, self.head_dim) for one in made)
+        of_heads = self.between_tokens(made, mask, cache)
+        q, k, v = (split_heads(one, self.head_dim) for one in of_heads)
         q, bias = self.beside(x, q, k, positions=positions, scheme=scheme, bias=bias)
         if rotation is not None and not self.rotates_input:
             q, k = rotation(q), rotation(k)
@@ -112,6 +113,16 @@ class SelfAttention(nn.Module):
             return_weights=return_weights,
         )
         return self.o_proj(merge_heads(mixed)), weights
+
+    def between_tokens(
+        self,
+        made: Sequence[torch.Tensor],
+        mask: torch.Tensor | None,
+        cache: AttentionCache | None,
+    ) -> Sequence[torch.Tensor]:
+        """What queries, keys and values are made of, (..., query, n_heads * head_dim), by what the
+        maps return for each token by itself."""
+        return made
 
     def beside(
         self,
