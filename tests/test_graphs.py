@@ -100,6 +100,28 @@ def test_traced(model: Transformer) -> None:
         torch.testing.assert_close(traced(*ids), model(*ids), rtol=0, atol=1e-4)
 
 
+class PlainSoftmax(torch.fx.Interpreter):
+    """Runs a graph as ONNX Runtime does, where attention whose bias hides all keys is NaN."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is not torch.ops.aten.scaled_dot_product_attention.default:
+            return super().call_function(target, args, kwargs)
+        q, k, v, bias = args
+        return (q @ k.transpose(-1, -2) * kwargs["scale"] + bias).softmax(-1) @ v
+
+
+@torch.no_grad()
+def test_padding_on_the_left_beside_a_bias() -> None:
+    """There, a token of padding sees no key at all."""
+    model = zoo.build({**SIZES, **KINDS["decoder"], "position": "alibi"}).double().eval()
+    (ids,) = inputs(model, 2, 7)
+    mask = torch.arange(7) >= torch.tensor([[3], [0]])
+    graph = torch.export.export(model, (ids,), {"target_mask": mask}).module()
+    assert isinstance(graph, torch.fx.GraphModule)
+    found, expected = PlainSoftmax(graph).run(ids, mask), model(ids, target_mask=mask)
+    torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @torch.no_grad()
 def test_norm_that_is_called_for_each_head() -> None:

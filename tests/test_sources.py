@@ -300,6 +300,10 @@ def test_who_cannot_be_reached_is_told(
     told = refused("pull", "small.v1")
     assert "failed: InvalidURL by the proxy of `https_proxy`: nonnumeric port: 'port'" in told
     assert "secret" not in told
+    monkeypatch.delenv("https_proxy")
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")
+    told = refused("pull", "small.v1")
+    assert f"{asked} by the proxy of `all_proxy`: Connection" in told
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     nobody = {"kind": "https", "url": "https://127.0.0.1:1"}
     register(Path.cwd(), "small.v1", entry(nobody, bundle()))

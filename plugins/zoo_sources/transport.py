@@ -60,9 +60,9 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 def _opener() -> urllib.request.OpenerDirector:
     """Return an opener for https alone; urllib's default opener also opens files and ftp."""
-    opener = urllib.request.OpenerDirector()
+    opener, proxy = urllib.request.OpenerDirector(), _proxy()
     for handler in (
-        urllib.request.ProxyHandler(),
+        urllib.request.ProxyHandler({} if proxy is None else {"https": proxy[1]}),
         urllib.request.HTTPSHandler(context=ssl.create_default_context()),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
@@ -70,6 +70,14 @@ def _opener() -> urllib.request.OpenerDirector:
     ):
         opener.add_handler(handler)
     return opener
+
+
+def _proxy() -> tuple[str, str] | None:
+    """Return the variable that states the proxy, and its address; None without one. urllib takes
+    `all_proxy` for that of addresses which begin with `all:`."""
+    found = urllib.request.getproxies()
+    scheme = next((one for one in ("https", "all") if one in found), None)
+    return None if scheme is None else (f"{scheme}_proxy", found[scheme])
 
 
 @contextmanager
@@ -155,9 +163,10 @@ def _refuse_encoded(url: str, answer: http.client.HTTPResponse) -> None:
 def _by_proxy(url: str) -> str:
     """Return the words about a proxy. It is named by its variable, as its address may hold
     credentials."""
-    host = urlsplit(url).hostname or ""
-    is_used = "https" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
-    return " by the proxy of `https_proxy`" if is_used else ""
+    proxy = _proxy()
+    if proxy is None or urllib.request.proxy_bypass(urlsplit(url).hostname or ""):
+        return ""
+    return f" by the proxy of `{proxy[0]}`"
 
 
 _HELP = {

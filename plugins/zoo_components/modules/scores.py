@@ -91,7 +91,13 @@ def attend(
     written_out = backend == "math"
     if causal and (written_out or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q.shape[-2], k.shape[-2], q.device)), False
+    zeros = None
     if mask is not None and scoring.uniform_masked_rows:
+        q, mask, bias = _with_uniform_rows(q, mask, bias)
+    elif not (written_out or mask is None or bias is None) and torch.compiler.is_exporting():
+        # Mask and bias become one bias. Where it hides all keys, torch's kernels return zeros, and
+        # ONNX Runtime NaN.
+        zeros = ~mask.any(-1, keepdim=True)
         q, mask, bias = _with_uniform_rows(q, mask, bias)
     weights = None
     if written_out:
@@ -103,6 +109,7 @@ def attend(
         added, dropout = _joined(mask, bias, q.dtype), scoring.dropout if training else 0.0
         fused = partial(_fused, q, k, v, added, causal, scoring.scale, dropout)
         mixed = fused() if backend == "fused" else _by_kernel(backend, fused)
+        mixed = mixed if zeros is None else mixed.masked_fill(zeros, 0.0)
     mixed = mixed.reshape(*by_head, v.shape[-1])
     if weights is None or not return_weights:
         return mixed, None
