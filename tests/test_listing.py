@@ -11,7 +11,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.registry import read_layers
-from zoo.reports.listing import listing_data
+from zoo.reports.listing import listing_data, listing_text
 
 REGISTRY = """
 format = 1
@@ -59,6 +59,21 @@ def test_components_match_by_their_names_and_by_their_slots(own: zoo.Registry) -
 def test_of_two_words_the_first_is_what_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "modles", "gpt*"]) == 2
     assert "'modles' is none of 'models', 'components', 'sources'" in capsys.readouterr().err
+
+
+def test_models_stand_below_the_registry_that_names_them() -> None:
+    rows = [
+        {"name": name, "target": f"{name}.toml", "registry": registry}
+        for name, registry in (("a", "one"), ("b", "two"), ("c", "one"))
+    ]
+    assert listing_text({"models": rows}).splitlines() == [
+        "models of one",
+        "  a  a.toml",
+        "  c  c.toml",
+        "",
+        "models of two",
+        "  b  b.toml",
+    ]
 
 
 def test_the_default_of_a_slot_is_marked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -623,6 +623,12 @@ def test_a_layer_of_several_dtypes_is_not_spread(two: Ranks, tmp_path: Path) -> 
     assert '`--dtype float32`, or in Python `dtype="float32"`' in one
     for mesh, options in ((FSDP, {"dtype": "float32"}), (TP, {})):
         assert two(tasks.refused, mesh, [tmp_path / "mixed"], options) == ["nothing"] * 2
+    statistics = zoo.build(TINY)  # in buffers, which FSDP2 does not fetch
+    for parameter in statistics.parameters():
+        parameter.data = parameter.bfloat16()
+    assert statistics.encoder.norm.running_mean.dtype == torch.float32
+    zoo.save(statistics, tmp_path / "statistics")
+    assert two(tasks.refused, FSDP, [tmp_path / "statistics"], {}) == ["nothing"] * 2
 
 
 @MESHES

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small_specs import TINY
+from torch.distributed.device_mesh import DeviceMesh
 
 import zoo
 from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.fill import fill
+from zoo.sharding.mesh import place_in
 from zoo.sharding.reading import _batches, _changed, _read
 from zoo.sharding.shares import Run, runs
 from zoo.weights.reader import open_weights
@@ -94,6 +98,13 @@ def test_each_tensor_is_hashed_by_one_of_the_readers(n_readers: int, tmp_path: P
         names = list(weights.header.records)
         told = [_changed(weights, names, number, n_readers) for number in range(n_readers)]
     assert sorted(name for some in told for name in some) == sorted(names)
+
+
+def test_every_process_has_a_place_of_its_own() -> None:
+    """By which they divide what is hashed."""
+    coordinates = [(row, column) for row in range(2) for column in range(3)]
+    meshes = [SimpleNamespace(shape=(2, 3), get_coordinate=lambda at=at: at) for at in coordinates]
+    assert [place_in(cast(DeviceMesh, mesh)) for mesh in meshes] == [0, 1, 2, 3, 4, 5]
 
 
 DISTRIBUTIONS: Sequence[Distribution] = (

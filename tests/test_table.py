@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from zoo.cli import run
-from zoo.reports.table import table_text
+from zoo.reports.table import Value, differing, table_text
 
 NAME = 'name = "(.*)"'
 BASE: dict[str, Any] = {
@@ -216,6 +216,11 @@ def test_the_docs_show_what_is_printed(
 def test_values_of_layers_as_text(layers: list[Any], told: str) -> None:
     text = table_text([{"name": "a", "x": {"per_layer": layers}}])
     assert text.splitlines()[1] == f"a     {told}"
+
+
+def test_a_value_that_some_have_stands_behind_the_one_before_it() -> None:
+    one, other = (dict.fromkeys(keys, Value(n, True)) for n, keys in enumerate(("ad", "abcd")))
+    assert [name for name, _ in differing([one, other], ())] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
