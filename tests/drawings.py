@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from functools import cache
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import zoo
 from zoo.drawing import to_svg
+from zoo.spec import ModelSpec
 
 SMALL = """
 format = 1
@@ -118,6 +121,13 @@ def apart(a: Rect, b: Rect) -> bool:
 def drawn(text: str) -> Drawing:
     """Draw the spec in a text."""
     return Drawing(to_svg(zoo.read_spec(text)))
+
+
+@cache
+def of_example(path: Path) -> tuple[ModelSpec, Drawing]:
+    """The spec of a file, which several tests look at, and its drawing."""
+    spec = zoo.read_spec(path)
+    return spec, Drawing(to_svg(spec))
 
 
 def check_geometry(text: str) -> None:

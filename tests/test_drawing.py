@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawings import SMALL, SVG, Drawing, check_geometry, drawn, within
-from small_specs import TINY_IMAGE_TEXT
+from drawings import SMALL, SVG, Drawing, check_geometry, drawn, of_example, within
+from small_specs import EXAMPLES, TINY_IMAGE_TEXT
 
 import zoo
 from zoo.drawing import to_svg
 from zoo.drawing.components import short_number
 from zoo.slots import SLOTS
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").rglob("*.toml"))
 PLACEMENTS = {
     "pre": ["norm", "f", "sum"],
     "post": ["f", "add & norm"],
@@ -39,8 +38,7 @@ def _components(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_component_in_use_is_shown_with_its_kind(path: Path) -> None:
-    spec = zoo.read_spec(path)
-    drawing = Drawing(to_svg(spec))
+    spec, drawing = of_example(path)
     parts = {part.attrib["data-path"]: part for part in drawing.parts}
     tables = dict(_components(spec.to_dict()))
     for where, table in tables.items():
@@ -61,8 +59,7 @@ def test_every_component_in_use_is_shown_with_its_kind(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_layer_is_counted_once(path: Path) -> None:
-    spec = zoo.read_spec(path)
-    drawing = Drawing(to_svg(spec))
+    spec, drawing = of_example(path)
     times = sum(int(t.removesuffix(" ×")) for t in drawing.texts if re.fullmatch(r"\d+ ×", t))
     stacks = [t for _, t in _components(spec.to_dict()) if "block" in t and "n_layers" in t]
     assert times == sum(stack["n_layers"] for stack in stacks)
@@ -70,8 +67,8 @@ def test_each_layer_is_counted_once(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_branch_has_its_way_past_it(path: Path) -> None:
-    drawing = Drawing(to_svg(zoo.read_spec(path)))
-    tables = dict(_components(zoo.read_spec(path).to_dict()))
+    spec, drawing = of_example(path)
+    tables = dict(_components(spec.to_dict()))
     expected = 0
     for frame in (rect for rect in drawing.rects if rect.role == "block"):
         block = tables[frame.path]

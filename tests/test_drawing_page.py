@@ -14,6 +14,7 @@ import pytest
 from drawings import SMALL, check_geometry
 from hypothesis import given
 from hypothesis import strategies as st
+from small_specs import EXAMPLES
 
 import zoo
 from zoo.cli import run
@@ -23,7 +24,6 @@ from zoo.drawing.figure import Box, Branch, Column, Cycle, Figure, Layer, Run, T
 from zoo.drawing.page import draw
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
 PLACEMENTS = ["pre", "post", "sandwich", "post_branch", "parallel"]
 
 

@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+import word_tokenizers
 from families.cases import all_cases
 from families.checkpoints import make_model, save
 from PIL import Image
@@ -87,12 +88,7 @@ def scores(classes: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def word_tokenizer(end_id: int, pad: str) -> transformers.PreTrainedTokenizerFast:
-    model = tokenizers.models.WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="w0")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"$A w{end_id}", special_tokens=[(f"w{end_id}", end_id)]
-    )
+    tokenizer = word_tokenizers.word_tokenizer(WORDS, "w0", single=f"$A w{end_id}")
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=pad, model_input_names=["input_ids"]
     )

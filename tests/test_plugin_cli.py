@@ -14,6 +14,8 @@ from trials import Command, Refused, on_terminal, process, python
 from zoo.errors import ZooError
 from zoo.plugin_kit.project import new_plugin
 
+pytestmark = pytest.mark.usefixtures("kit_processes")
+
 PROJECT = ["my_model.toml", "plugins/my_ffn.py", "registry.toml", "tests/test_my_ffn.py"]
 Zoo = Callable[..., tuple[int, str, str]]
 LINE = 'mine = "plugins/mine.py:Mine"'

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 import transformers
+import word_tokenizers
 from families.cases import Case, all_cases
 from families.checkpoints import make_model, save
 from PIL import Image
@@ -32,13 +32,8 @@ TEMPLATE = (
 
 
 def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    words = {"<image>" if n == 90 else f"w{n}": n for n in range(97)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="w1 $A", special_tokens=[("w1", 1)]
-    )
-    tokenizer.add_special_tokens(["<image>"])
+    words = ["<image>" if n == 90 else f"w{n}" for n in range(97)]
+    tokenizer = word_tokenizers.word_tokenizer(words, "w0", special=["<image>"], single="w1 $A")
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="w3", model_input_names=["input_ids"]
     )

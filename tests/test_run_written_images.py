@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
-import tokenizers
 import torch
 import transformers
+import word_tokenizers
 from families.cases import Case, all_cases
 from test_image_models import draw
 from test_run_images_in_text import N_NEW, Published, run
@@ -156,13 +156,11 @@ def word_tokenizer(kind: Kind) -> transformers.PreTrainedTokenizerFast:
     """Words between spaces, and lines, with a first token before each text."""
     special = {1: "<bos>", **kind.special}
     lines = {6: "\n", 7: "\n\n"}
-    words = {(special | lines).get(n, f"w{n}"): n for n in range(97)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = Sequence([Split(Regex("\n+"), "isolated"), Split(" ", "removed")])
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", 1)]
+    words = [(special | lines).get(n, f"w{n}") for n in range(97)]
+    tokenizer = word_tokenizers.word_tokenizer(
+        words, "w0", special=[*special.values()], single="<bos> $A"
     )
-    tokenizer.add_special_tokens(list(special.values()))
+    tokenizer.pre_tokenizer = Sequence([Split(Regex("\n+"), "isolated"), Split(" ", "removed")])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<bos>",

@@ -15,6 +15,7 @@ from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
 from pydantic import create_model
 from schema_errors import place
+from small_specs import EXAMPLES
 
 import zoo
 from zoo.cli import run
@@ -23,8 +24,6 @@ from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.specs import spec_schema
 from zoo.schema.values import Reading, merged
 
-ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
 HEAD = 'format = 1\nname = "small"\nbuilder = "decoder"\nvocab = 100\n'
 SMALL = f"{HEAD}n_layers = 4\nd_model = 32\nn_heads = 4\nd_ff = 64\n"
 

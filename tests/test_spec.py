@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from pydantic import TypeAdapter, ValidationError
 from random_specs import REGISTRY, specs
+from small_specs import EXAMPLES
 
 import zoo
 from zoo.cli import run
@@ -22,8 +23,6 @@ from zoo.resolving.layer_rules import RuleError, selected
 from zoo.showing.full_form import to_toml
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
-
-ROOT = Path(__file__).parent.parent
 
 SHORT = """format = 1
 name = "small"
@@ -287,7 +286,7 @@ def test_the_full_form_reads_back_as_the_same_spec(data: dict[str, Any]) -> None
     assert zoo.read_spec(spec.to_dict(), registry=REGISTRY) == spec
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_full_form_of_every_example_reads_back(path: Path) -> None:
     spec = zoo.read_spec(path)
     assert zoo.read_spec(spec.to_toml()) == spec

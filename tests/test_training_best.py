@@ -31,7 +31,7 @@ LAST = (
     .replace("label_smoothing = 0.1\n", "")
 )
 BEST = LAST + 'keep = "best"\n'
-LONG = BEST.replace("steps = 12", "steps = 60")
+LONG = BEST.replace("steps = 12", "steps = 32")
 Train = Callable[..., dict[str, Any]]
 
 
@@ -109,7 +109,7 @@ def test_a_run_without_patience_for_more_ends(
         if end["step"] - best["step"] >= 12:
             break
     assert (ended["best_step"], ended["steps"]) == (best["step"], end["step"])
-    assert ended["steps"] < 60
+    assert ended["steps"] < 32
     assert ended["valid_loss"] == best["valid_loss"]
     assert (
         untimed(tmp_path / "ended")[:-1]
@@ -120,8 +120,8 @@ def test_a_run_without_patience_for_more_ends(
 
     with patch.object(Loop, "update", side_effect=AssertionError):  # nothing is left to do
         assert train("ended", LONG + "patience = 12\n", resume=True) == ended
-    more = train("ended", LONG + "patience = 60\n", resume=True)
-    assert (more["content_digest"], more["steps"]) == (whole["content_digest"], 60)
+    more = train("ended", LONG + "patience = 32\n", resume=True)
+    assert (more["content_digest"], more["steps"]) == (whole["content_digest"], 32)
 
 
 def test_of_equal_losses_the_first_counts(train: Train) -> None:

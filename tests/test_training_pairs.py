@@ -260,7 +260,6 @@ def test_two_fields_of_a_data_set(tmp_path: Path) -> None:
 
 # --- what is refused ----------------------------------------------------------------------------
 
-TEXT = 'kind = "text"\ntrain = "lines.txt"\nvalid = 1'
 REFUSALS: dict[str, tuple[str, str, str]] = {
     "a pair of one column": (
         RECIPE.replace("[1, 2]", "[1, 1]"),

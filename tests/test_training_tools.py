@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 from trials import Refused, said
+from word_tokenizers import word_tokenizer
 
 import zoo
 from zoo.registry import load_registry
@@ -240,10 +241,8 @@ THOUGHT = [
 
 def tokenizer() -> tokenizers.Tokenizer:
     """A tokenizer of characters."""
-    ids = {word: number for number, word in enumerate(WORDS)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
+    made = word_tokenizer(WORDS, "[UNK]", special=SPECIAL)
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[\\s\\S]"), "isolated")
-    made.add_special_tokens(SPECIAL)
     made.decoder = tokenizers.decoders.Fuse()
     return made
 
