@@ -102,6 +102,25 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "max_image_size": {"longest_edge": 12},
         "do_image_splitting": False,
     },
+    "internvl, not cut": {
+        "image_processor_type": "GotOcr2ImageProcessorFast",
+        "processor_class": "InternVLProcessor",
+        "size": {"height": 24, "width": 20},
+        "crop_size": None,
+        "crop_to_patches": False,
+        "do_center_crop": None,
+        "min_patches": 1,
+        "max_patches": 12,
+        **IMAGENET,
+    },
+    "one tile at most": {
+        "image_processor_type": "GotOcr2ImageProcessor",
+        "size": 22,
+        "crop_size": 12,
+        "do_center_crop": True,
+        "crop_to_patches": True,
+        "max_patches": 1,
+    },
     "beit": {
         "feature_extractor_type": "BeitFeatureExtractor",
         "size": 26,
@@ -148,7 +167,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
 MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
-MODEL_TYPES += ["qwen3_vl"]
+MODEL_TYPES += ["qwen3_vl", "internvl"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -223,6 +242,38 @@ def test_parts_are_those_of_transformers(
     np.testing.assert_allclose(pixels, expected["pixel_values"][0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "size", [*SIZES, (40, 40), (60, 20)], ids=lambda size: "x".join(map(str, size))
+)
+@pytest.mark.parametrize(("fewest", "most"), [(1, 12), (1, 4), (3, 3), (5, 40)])
+@pytest.mark.parametrize("do_resize", [True, False])
+def test_tiles_are_those_of_transformers(
+    do_resize: bool, fewest: int, most: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of squares, of which one and four are of the same shape, and of others."""
+    for sides in ({"height": 12, "width": 12}, {"height": 10, "width": 14}):
+        settings = settings_in(
+            tmp_path,
+            {
+                "image_processor_type": "GotOcr2ImageProcessor",
+                "size": sides,
+                "crop_to_patches": True,
+                "min_patches": fewest,
+                "max_patches": most,
+                "do_resize": do_resize,
+                **IMAGENET,
+            },
+        )
+        made = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+        image = drawn(*size)
+        expected = made(images=image, return_tensors="np")
+        found = parts_of(image, settings)
+        assert expected["num_patches"] == [len(found.pixels)]
+        assert settings.output_size == tuple(sides.values())
+        pixels = torch.stack(found.pixels).numpy()
+        np.testing.assert_allclose(pixels, expected["pixel_values"], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("resample", [2, 3])
 def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_path: Path) -> None:
@@ -243,7 +294,7 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
     "processor",
     [
         *("CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"),
-        *("Qwen2VL", "Pixtral"),
+        *("Qwen2VL", "Pixtral", "GotOcr2"),
     ],
 )
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
@@ -252,6 +303,8 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
     own = settings_in(tmp_path, {"image_processor_type": f"{processor}ImageProcessor"})
     theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
     unread = {"do_pad"} if processor == "Pixtral" else set()  # of several images in one tensor
+    if processor != "GotOcr2":
+        unread |= {"min_patches", "max_patches"}  # of tiles
     for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"} - unread:
         found, expected = getattr(own, key), getattr(theirs, key, None)
         if key == "size" and own.merge_size is not None:
@@ -269,7 +322,8 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral"]
+    "processor",
+    ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral", "GotOcr2"],
 )
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()
@@ -316,6 +370,7 @@ def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
 
 VIT = '{"image_processor_type": "ViTImageProcessor", '
 PIXTRAL = '{"image_processor_type": "PixtralImageProcessor", '
+TILES = '{"image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": true, '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
@@ -407,6 +462,26 @@ WRONG = {
     "a crop of any size": (
         '{"image_processor_type": "Qwen2VLImageProcessor", "do_pad": true}',
         "images of any size are neither cropped, nor divided, nor padded",
+    ),
+    "tiles of another image processor": (
+        VIT + '"crop_to_patches": true}',
+        "1:47: error: `crop_to_patches` is a setting of images that is not supported",
+    ),
+    "tiles of no size": (
+        TILES + '"size": {"shortest_edge": 30}}',
+        "`crop_to_patches` needs a `size` with `height` and `width`",
+    ),
+    "more tiles at least than at most": (
+        TILES + '"min_patches": 3, "max_patches": 2}',
+        "`min_patches` must not be more than `max_patches`",
+    ),
+    "more tiles than are cut": (
+        TILES + '"max_patches": 1001}',
+        "`max_patches` must be at most 1000",
+    ),
+    "tiles of more pixels than are read": (
+        TILES + '"max_patches": 607}',
+        "607 tiles (`max_patches`) of 384 x 384 pixels have more than 89,478,485",
     ),
     "no object": ("[]", "an object is expected"),
     "no JSON": ("{", "not JSON"),

@@ -69,6 +69,8 @@ OTHERS = {
     "blip_text_model",
     "blip_vision_model",
     "idefics3",
+    "internvl",
+    "internvl_vision",
     "llava",
     "mistral3",
     "paligemma",

@@ -45,6 +45,13 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     Raises:
         InputError: as `pixels_of`.
     """
+    if settings.most_tiles > 1:
+        assert settings.size is not None  # as `ImageSettings` has checked
+        assert settings.size.sides is not None
+        rows, columns = settings.tiles(image.height, image.width)
+        height, width = settings.size.sides
+        spread = _to(image, rows * height, columns * width, settings)
+        return _cut(spread, image, (rows, columns), settings)
     side = settings.square
     if side is None or not settings.do_image_splitting:
         return Parts((pixels_of(image, settings),))
@@ -58,11 +65,19 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
         rows = math.ceil(image.height / side)
         columns = math.ceil(int(rows * side * ratio) / side)
     image = _to(image, rows * side, columns * side, settings)
-    if rows * columns == 1:
+    return _cut(image, image, (rows, columns), settings)
+
+
+def _cut(image: Image, whole: Image, grid: tuple[int, int], settings: ImageSettings) -> Parts:
+    """The parts of an image whose sides are those of so many rows and columns of parts, and `whole`
+    resized to one more, if there are several."""
+    rows, columns = grid
+    height, width = image.height // rows, image.width // columns
+    places = [(height * row, width * column) for row in range(rows) for column in range(columns)]
+    parts = [image.crop((left, top, left + width, top + height)) for top, left in places]
+    if len(parts) == 1:
         return Parts((_values(np.array(image), settings),))
-    places = [(side * row, side * column) for row in range(rows) for column in range(columns)]
-    parts = [image.crop((left, top, left + side, top + side)) for top, left in places]
-    every = [*parts, _to(image, side, side, settings)]
+    every = [*parts, _to(whole, height, width, settings)]
     return Parts(tuple(_values(np.array(part), settings) for part in every), rows, columns)
 
 

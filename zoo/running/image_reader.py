@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, WeightsError
@@ -32,6 +34,7 @@ class ImageReader:
         spec: the model's.
         shape: the (channels, height, width) of the images that it takes.
         any_size: how it cuts images, if it takes them of any size.
+        fixed: the settings that its processor passes on in the place of those of the folder.
     """
 
     def __init__(
@@ -41,9 +44,10 @@ class ImageReader:
         spec: ModelSpec,
         shape: tuple[int, int, int],
         any_size: AnySize | None = None,
+        fixed: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.folder, self.config, self.spec, self.shape = folder, config, spec, shape
-        self.any_size = any_size
+        self.any_size, self.fixed = any_size, fixed
 
     @cached_property
     def settings(self) -> ImageSettings:
@@ -55,7 +59,7 @@ class ImageReader:
                 the model takes.
         """
         pillow()
-        published = read_image_settings(self.folder, self.config)
+        published = read_image_settings(self.folder, self.config, self.fixed)
         self._check_size(published)
         settings = published.settings
         if self.any_size is None or settings.merge_size is not None:

@@ -40,6 +40,7 @@ class Writing(NamedTuple):
 
     place: str = "{image}"
     image: str = "{image}"
+    before_image: str = ""
     row: str = ""
     last_row: str = ""
     part: str = "{image}"
@@ -48,6 +49,7 @@ class Writing(NamedTuple):
     after_images: str = ""
     end: str = ""
     special: bool = True
+    settings: Mapping[str, object] = {}
     tokens: Mapping[str, str] = {}
 
 
@@ -79,8 +81,14 @@ class ImagesInText:
     def __init__(
         self, folder: Path, config: str | None, spec: ModelSpec, how: InsertedImages, text: Text
     ) -> None:
-        self.folder, self.config, self.how, self.text = folder, config, how, text
-        self.reader = ImageReader(folder, config, spec, how.shape, how.any_size)
+        self.folder, self.config, self.spec = folder, config, spec
+        self.how, self.text = how, text
+
+    @cached_property
+    def reader(self) -> ImageReader:
+        """Makes pixels of images, as the processor says. Raises WeightsError if it is not known."""
+        how, fixed = self.how, self._writing.settings
+        return ImageReader(self.folder, self.config, self.spec, how.shape, how.any_size, fixed)
 
     def row(
         self, text: str | Chat, images: Sequence[ImageFile], tools: Tools | None = None
@@ -173,17 +181,19 @@ class ImagesInText:
         return "".join(seen) + self._filled(how.after_images) + rest + self._filled(how.end)
 
     def _image(self, parts: Parts) -> str:
-        how, found = self._writing, ""
+        how = self._writing
         if how.row:
             self._check_rows()
             (pixels,) = parts.pixels
             n_rows = len(self.how.rows_of(*pixels.shape[1:]))
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
+        found = ""
         for row in range(1, parts.rows + 1):
             columns = range(1, parts.columns + 1)
             found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
             found += how.after_row
-        return (found and found + how.after_parts) + self._filled(how.image)
+        found = found and found + how.after_parts
+        return self._filled(how.before_image) + found + self._filled(how.image)
 
     def _check_rows(self) -> None:
         """Raise WeightsError if the tokenizer does not know what ends a row of states."""
