@@ -139,6 +139,41 @@ def of_qwen2_vl(tokenizer: Any) -> Any:
     return Qwen2VLProcessor(images, tokenizer)
 
 
+def of_llava_next(tokenizer: Any) -> Any:
+    images = transformers.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 12},
+        crop_size={"height": 12, "width": 12},
+        image_grid_pinpoints=[[12, 24], [24, 12], [24, 24], [36, 12]],
+    )
+    more = {"patch_size": 4, "num_additional_image_tokens": 1}
+    return transformers.LlavaNextProcessor(
+        images, tokenizer, vision_feature_select_strategy="default", **more
+    )
+
+
+class LlavaOnevisionProcessor(transformers.LlavaOnevisionProcessor):
+    """Without the processor of videos, which needs torchvision; and of several images, all stand in
+    one text, as in a chat."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        self.num_image_tokens, self.vision_feature_select_strategy = 9, "full"
+        self.vision_aspect_ratio = "anyres_max_2"
+        self.image_token, self.video_token = "<image>", "<video>"
+        self.image_token_id, self.video_token_id = 90, 91
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+    def __call__(self, images: Any = None, **given: Any) -> Any:
+        return super().__call__(images=images and [images], **given)
+
+
+def of_llava_onevision(tokenizer: Any) -> Any:
+    images = transformers.LlavaOnevisionImageProcessorPil(
+        size={"height": 14, "width": 14},
+        image_grid_pinpoints=[[14, 28], [28, 14], [28, 28], [42, 14]],
+    )
+    return LlavaOnevisionProcessor(images, tokenizer)
+
+
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
 OF_PIXTRAL = {90: "[IMG]", 91: "[ROW]", 92: "[IMG_END]"}
 OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
@@ -181,6 +216,10 @@ KINDS = {
     "qwen3_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
     "mistral3": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=2)),
     "llava.pixtral": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=1)),
+    "llava_next": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_llava_next),
+    "llava_onevision": Kind(
+        "<image>", {90: "<image>", 91: "<video>"}, {"image_token": "<image>"}, of_llava_onevision
+    ),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 
@@ -252,7 +291,7 @@ def test_several_texts(truth: OfKind, model: str, project: Path) -> None:
     assert text_model.images is not None
     rows = [text_model.images.row(text, seen) for text, seen in zip(texts, images, strict=True)]
     pixels = [pixels for row in rows for pixels in row.images]
-    of_one_size = len({image.shape for image in pixels}) == 1
+    of_one_size = len({image.shape for image in pixels if isinstance(image, torch.Tensor)}) == 1
     generated = zoo.generate(
         text_model.transformer,
         [row.ids for row in rows],

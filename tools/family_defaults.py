@@ -72,6 +72,8 @@ OTHERS = {
     "internvl",
     "internvl_vision",
     "llava",
+    "llava_next",
+    "llava_onevision",
     "mistral3",
     "paligemma",
     "pixtral",

@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from zoo.errors import InputError, Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
+from zoo.purpose import Tiling
 from zoo.wording import allowed, did_you_mean, quoted
 
 LONGEST = 4096
@@ -38,9 +39,17 @@ _NUMBERS_OF_PIXELS = {
 """The keys of the `size` of images of any size, by which settings they are."""
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
+
+
+def _as_tuple(value: object) -> object:
+    """An array, of which strict models would take none as a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _Pixels = Annotated[int, Field(gt=0)]
 _Tiles = Annotated[int, Field(gt=0, le=MOST_TILES)]
+_Sides = Annotated[tuple[_Pixels, _Pixels], BeforeValidator(_as_tuple)]
 _Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
 """A number that values are multiplied with or divided by, within what float32 can compute."""
 _Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -139,6 +148,9 @@ class ImageSettings(BaseModel):
     """The fewest tiles."""
     max_patches: _Tiles = 1
     """The most tiles."""
+    image_grid_pinpoints: Annotated[tuple[_Sides, ...] | None, BeforeValidator(_as_tuple)] = None
+    """The heights and widths of the tiles of an image put together, of which it becomes those that
+    show most of it, and a smaller image of the whole. None for image processors that know none."""
     do_pan_and_scan: bool = False
     """Whether parts of a long image are read too, of a number that depends on its shape."""
     default_to_square: bool = True
@@ -197,6 +209,9 @@ class ImageSettings(BaseModel):
             return self
         if self.most_tiles > 1:
             self._check_tiles(self.size)
+        if self.image_grid_pinpoints is not None:
+            self._check_grids(self.size, self.image_grid_pinpoints)
+            return self
         if (self.max_image_size is None) != (self.size.longest_edge is None):
             raise ValueError(
                 "`longest_edge` of `size` goes with a `max_image_size`, and this with it"
@@ -223,6 +238,20 @@ class ImageSettings(BaseModel):
                 f"{self.max_patches} tiles (`max_patches`) of {height:,} x {width:,} pixels have "
                 f"more than {MAX_PIXELS:,}"
             )
+
+    def _check_grids(self, size: Size, grids: tuple[tuple[int, int], ...]) -> None:
+        sides = {size.shortest_edge} if size.sides is None else set(size.sides)
+        if self.crop_size is not None:
+            sides |= {self.crop_size.height, self.crop_size.width}
+        side, *others = sides
+        if side is None or others:
+            raise ValueError("`size` and `crop_size` must be those of one square, which is a tile")
+        if not grids or any(height % side or width % side for height, width in grids):
+            raise ValueError(
+                f"`image_grid_pinpoints` must state whole numbers of tiles of {side} pixels"
+            )
+        if max(map(math.prod, grids)) > MAX_PIXELS:
+            raise ValueError(f"`image_grid_pinpoints` states more than {MAX_PIXELS:,} pixels")
 
     def _check_any_size(self) -> None:
         for key in _OF_ANY_SIZE:
@@ -312,6 +341,17 @@ class ImageSettings(BaseModel):
         return best
 
     @property
+    def tiling(self) -> Tiling | None:
+        """How an image is cut that becomes tiles of `image_grid_pinpoints`."""
+        if self.image_grid_pinpoints is None:
+            return None
+        assert self.size is not None  # `_check_grids`
+        side = self.size.shortest_edge or self.size.height
+        assert side is not None
+        grids = ((height // side, width // side) for height, width in self.image_grid_pinpoints)
+        return Tiling(tuple(grids), side, 1)
+
+    @property
     def most_tiles(self) -> int:
         """The most tiles that an image becomes; 1 if it becomes none."""
         return self.max_patches if self.crop_to_patches else 1
@@ -331,6 +371,8 @@ class ImageSettings(BaseModel):
         """The height and the width of all results; None if they depend on the image."""
         if self.square is not None:
             return self.square, self.square
+        if self.tiling is not None:
+            return self.tiling.tile, self.tiling.tile
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
         if self.size is None or self.patch_size is not None:
@@ -341,7 +383,7 @@ class ImageSettings(BaseModel):
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
 """The settings that only image processors of images of any size have; with a `merge_size`, they
 need all of them."""
-_OF_TILES = ("crop_to_patches", "min_patches", "max_patches")
+_OF_TILES = ("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches")
 """The settings that only image processors have that make tiles."""
 _FIELDS = ImageSettings.model_fields.keys() - {"order"}
 """The settings that are read."""

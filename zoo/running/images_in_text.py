@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
+from zoo.image_inputs import rows_of
 from zoo.images.pixels import Parts
 from zoo.json_files import read_json, read_json_if_there
 from zoo.running.image_reader import ImageReader
@@ -24,11 +25,10 @@ from zoo.spec import ModelSpec
 from zoo.wording import allowed, counted, did_you_mean, quoted
 
 if TYPE_CHECKING:
-    import torch
-
     from zoo.purpose import InsertedImages
     from zoo.running.chat import Chat, Tools
     from zoo.running.image_reader import ImageFile
+    from zoo.transformer import Pixels
 
 _CLASS = "processor_class"
 _NAME = re.compile(r"\{(\w+)\}")
@@ -49,6 +49,7 @@ class Writing(NamedTuple):
     after_images: str = ""
     end: str = ""
     special: bool = True
+    tiles_alone: bool = False
     settings: Mapping[str, object] = {}
     tokens: Mapping[str, str] = {}
 
@@ -87,8 +88,16 @@ class ImagesInText:
     @cached_property
     def reader(self) -> ImageReader:
         """Makes pixels of images, as the processor says. Raises WeightsError if it is not known."""
-        how, fixed = self.how, self._writing.settings
-        return ImageReader(self.folder, self.config, self.spec, how.shape, how.any_size, fixed)
+        how = self.how
+        return ImageReader(
+            self.folder,
+            self.config,
+            self.spec,
+            how.shape,
+            any_size=how.any_size,
+            tiling=how.tiling,
+            fixed=self._writing.settings,
+        )
 
     def row(
         self, text: str | Chat, images: Sequence[ImageFile], tools: Tools | None = None
@@ -122,10 +131,10 @@ class ImagesInText:
         ids = [new for old, n in zip(ids, each, strict=True) for new in [old] * n]
         return Input(ids, images=pixels)
 
-    def _states(self, ids: Sequence[int], pixels: Sequence[torch.Tensor]) -> list[int]:
+    def _states(self, ids: Sequence[int], pixels: Pixels) -> list[int]:
         """How many states each place of images in the ids stands for: those of a part or, if images
         are written row by row, those of a row. Raises InputError if there are other places."""
-        rows = [self.how.rows_of(*one.shape[1:]) for one in pixels]
+        rows = rows_of(pixels, self.how)
         of_parts, of_rows = [sum(one) for one in rows], [n for one in rows for n in one]
         n_places = ids.count(self.how.image_id)
         by_row = n_places == len(of_rows) if self.text.writes_ids else bool(self._writing.row)
@@ -185,7 +194,7 @@ class ImagesInText:
         if how.row:
             self._check_rows()
             (pixels,) = parts.pixels
-            n_rows = len(self.how.rows_of(*pixels.shape[1:]))
+            n_rows = len(rows_of([pixels], self.how)[0])
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
         found = ""
         for row in range(1, parts.rows + 1):
@@ -204,7 +213,9 @@ class ImagesInText:
                 raise WeightsError(message, Place(str(self.folder)), hint)
 
     def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
-        return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
+        squares = self._writing.tiles_alone and len(images) > 1
+        read = self.reader.square if squares else self.reader.parts
+        return read_each(zip(images, places_of(images, "image"), strict=True), read)
 
     def _check_places(self, n_places: int, n_images: int, place: str) -> None:
         """Raise InputError unless there is a place for each image."""
