@@ -49,7 +49,8 @@ class TiledImageTextDecoder(ImageTextDecoder):
         return self
 
     @property
-    def _tiling(self) -> Tiling:
+    def tiling(self) -> Tiling:
+        """How images are cut."""
         _, rows, _ = stated(self.image.embedding.grid)
         side = rows // self.projector.merge
         tile = stated(self.image.embedding.image_shape)[1]
@@ -57,7 +58,7 @@ class TiledImageTextDecoder(ImageTextDecoder):
 
     @property
     def _inserted_images(self) -> InsertedImages:
-        whole, tiling = super()._inserted_images, self._tiling
+        whole, tiling = super()._inserted_images, self.tiling
         return whole._replace(n_states=tiling.states_of(tiling.tile, tiling.tile, 1), tiling=tiling)
 
     def layout(self) -> Layout:
@@ -74,5 +75,5 @@ class TiledImageTextDecoder(ImageTextDecoder):
         from zoo_components.modules.tiled_images import TiledImageTextDecoder as Module
 
         how, width = self._inserted_images, self.decoder.embedding.position_width
-        model = Module(**self._parts(), tiling=self._tiling, shape=how.shape, width=width)
+        model = Module(**self._parts(), tiling=self.tiling, shape=how.shape, width=width)
         return model.tie(self.ties())

@@ -242,6 +242,8 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
 
 
 FULL = {"vision_feature_select_strategy": "full"}
+NEXT = {"image_grid_pinpoints": [[224, 448], [448, 224]]}
+"""Tiles of the images of CLIP and SigLIP, which are not those of LLaVA-NeXT."""
 
 
 @pytest.mark.parametrize(
@@ -252,6 +254,12 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("llava", "mistral", "clip_vision_model", FULL, 1),
         ("llava", "qwen2", "siglip_vision_model", FULL, 1),
         ("llava", "mistral", "pixtral", {**FULL, "vision_feature_layer": -1}, 0),
+        ("llava_next", None, None, {}, 1),
+        ("llava_next", "llama", "clip_vision_model", NEXT, 1),
+        ("llava_next", "mistral", "siglip_vision_model", {**FULL, **NEXT}, 1),
+        ("llava_next", "qwen2", "clip_vision_model", NEXT, 1),
+        ("llava_onevision", None, None, {}, 0),
+        ("llava_onevision", "qwen2", "siglip_vision_model", NEXT, 0),
         ("mistral3", None, None, {}, 0),
         ("mistral3", "mistral", "pixtral", {}, 0),
         ("mistral3", "ministral3", "pixtral", {}, 0),
@@ -664,6 +672,30 @@ REFUSED = {
     "another decoder in Idefics3": (
         inside("idefics3", "text_config", model_type="mistral"),
         "a decoder that is not Llama is not read",
+    ),
+    "tiles that are cut": (
+        tiny("llava_next", image_grid_pinpoints=[[12, 24], [30, 12]]),
+        "an image_grid_pinpoints that is no whole number of tiles is not read",
+    ),
+    "the class token of tiles": (
+        tiny("llava_next", vision_feature_select_strategy="full"),
+        "the state of a class token is not read, nor are all but the first of other states",
+    ),
+    "another encoder of tiles": (
+        inside("llava_next", "vision_config", model_type="pixtral"),
+        "an encoder of images that is neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "another decoder around tiles": (
+        inside("llava_onevision", "text_config", model_type="qwen3"),
+        "a decoder that is none of Llama, Mistral and Qwen2 is not read",
+    ),
+    "another encoder of tiles in LLaVA-OneVision": (
+        inside("llava_onevision", "vision_config", model_type="vit"),
+        "an encoder of images that is neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "no most tiles": (
+        tiny("llava_onevision", vision_aspect_ratio="anyres"),
+        "a vision_aspect_ratio that does not state how many tiles there are at most",
     ),
     "another decoder in InternVL": (
         inside("internvl", "text_config", model_type="mistral"),
