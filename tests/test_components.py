@@ -73,6 +73,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "embedding.prenormed_patches": {"image_size": 6, "patch_size": 2},
     "builder.deepstack_image_text_decoder": {"deep_layers": [1]},
+    "builder.tiled_image_text_decoder": {"grids": [[1, 2], [2, 1]]},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
@@ -141,9 +142,10 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "builder.dual_encoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         return sizes | own | {"builder": kind, "text_vocab": 11, "image": images}
-    if name == "builder.image_text_decoder":
+    if name in ("builder.image_text_decoder", "builder.tiled_image_text_decoder"):
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
-        return sizes | own | {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
+        text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
+        return sizes | own | text | NEEDS.get(name, {})
     if name in ("builder.native_image_text_decoder", "builder.deepstack_image_text_decoder"):
         images = {"embedding": {"kind": "patch_vectors", "patch_size": 2}}
         text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
@@ -227,6 +229,9 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]
     if spec["builder"] == "image_text_decoder":
         text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
+        return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
+    if spec["builder"] == "tiled_image_text_decoder":
+        text = torch.tensor([[3, *[9] * 10, 5], [*[9] * 10, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] in ("native_image_text_decoder", "deepstack_image_text_decoder"):
         text = torch.tensor([[3, *[9] * 6, 5], [*[9] * 6, 7, 1]])

@@ -31,8 +31,10 @@ from zoo.plugin_kit.parts import MIXING_KIND
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
+from zoo.transformer import TiledImage
 from zoo_components.image_text import ImageTextDecoder
 from zoo_components.native_images import NativeImageTextDecoder
+from zoo_components.tiled_images import TiledImageTextDecoder
 
 Data = dict[str, Any]
 Keys = tuple[str | int, ...]
@@ -120,6 +122,8 @@ class Case:
 RMS: Data = {"kind": "rms_norm"}
 ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
 IMAGES: Data = {"kind": "patches", "image_size": 6, "patch_size": 2}
+TILED = (12, 6)
+"""The size of an image with tiles."""
 N_PATCHES = 9
 """Of an image in the `example` of `ImageTextDecoder`."""
 WITH_IMAGES: Data = {
@@ -232,7 +236,11 @@ FIELDS: Mapping[str, Case] = {
     **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
+    "builder.tiled_image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.image_text_decoder.projector.merge_by": Case({"merge": 3}),
+    "builder.tiled_image_text_decoder.projector.merge_by": Case({"merge": 3}),
+    "builder.tiled_image_text_decoder.grids": Case(instead=[[[1, 1]], [[1, 2], [1, 1]]]),
+    "builder.tiled_image_text_decoder.most_tiles": Case(instead=[1]),
     "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.deep_projector.merge_by": Case(
@@ -497,12 +505,12 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     yield {"auxiliary loss": zoo.auxiliary_loss(model)}
 
 
-def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, Any]:
     """Ids with token types and a mask that hides tokens at the start, vectors, or images; or ids
     with images in them."""
     random = torch.Generator().manual_seed(3)
     model: Any = spec.model
-    found: dict[str, torch.Tensor] = {}
+    found: dict[str, Any] = {}
     stacks = {"source": "encoder", "target": "decoder", "image": "image", "text": "text"}
     for name, stack in stacks.items():
         if not hasattr(model, stack):
@@ -526,7 +534,19 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         found["images"] = torch.randn(2, channels, side, 2 * side, generator=random).to(dtype)
         own = found["target"]
         own[own == model.image_id], own[:, 2:4] = VOCAB - 1, model.image_id
-    if isinstance(model, ImageTextDecoder):
+    if isinstance(model, TiledImageTextDecoder):
+        (channels, *sides), tiling = model.image.embedding.image_shape, model.tiling
+        rows, columns = tiling.grid(*TILED)
+        tiles = torch.randn(2, 1 + rows * columns, channels, *sides, generator=random).to(dtype)
+        found["images"] = [TiledImage(one, *TILED) for one in tiles]
+        del found["image"]
+        own, n_states = found["target"], tiling.states_of(*TILED, 1 + rows * columns)
+        own[own == model.image_id] = VOCAB - 1
+        places = torch.full((2, n_states), model.image_id)
+        found["target"] = torch.cat([own[:, :2], places, own[:, 2:]], 1)
+        mask = found["target_mask"]
+        found["target_mask"] = torch.cat([mask[:, :2], places > 0, mask[:, 2:]], 1)
+    elif isinstance(model, ImageTextDecoder):
         found["images"] = found.pop("image")
         n_states = model.projector.n_states(N_PATCHES + (model.image_states == "all"))
         own, at = found["target"], slice(2, 2 + n_states)

@@ -15,8 +15,9 @@ from transformers.image_processing_utils import get_size_dict
 
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import read_image
-from zoo.images.pixels import parts_of, pixels_of
+from zoo.images.pixels import parts_of, pixels_of, square_of
 from zoo.images.settings import ImageSettings, read_image_settings
+from zoo.transformer import TiledImage
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -102,6 +103,25 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "max_image_size": {"longest_edge": 12},
         "do_image_splitting": False,
     },
+    "internvl, not cut": {
+        "image_processor_type": "GotOcr2ImageProcessorFast",
+        "processor_class": "InternVLProcessor",
+        "size": {"height": 24, "width": 20},
+        "crop_size": None,
+        "crop_to_patches": False,
+        "do_center_crop": None,
+        "min_patches": 1,
+        "max_patches": 12,
+        **IMAGENET,
+    },
+    "one tile at most": {
+        "image_processor_type": "GotOcr2ImageProcessor",
+        "size": 22,
+        "crop_size": 12,
+        "do_center_crop": True,
+        "crop_to_patches": True,
+        "max_patches": 1,
+    },
     "beit": {
         "feature_extractor_type": "BeitFeatureExtractor",
         "size": 26,
@@ -148,7 +168,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
 MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
-MODEL_TYPES += ["qwen3_vl", "qwen3_5", "qwen3_5_moe"]
+MODEL_TYPES += ["qwen3_vl", "qwen3_5", "qwen3_5_moe", "internvl"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -223,6 +243,89 @@ def test_parts_are_those_of_transformers(
     np.testing.assert_allclose(pixels, expected["pixel_values"][0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "size", [*SIZES, (40, 40), (60, 20)], ids=lambda size: "x".join(map(str, size))
+)
+@pytest.mark.parametrize(("fewest", "most"), [(1, 12), (1, 4), (3, 3), (5, 40)])
+@pytest.mark.parametrize("do_resize", [True, False])
+def test_tiles_are_those_of_transformers(
+    do_resize: bool, fewest: int, most: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of squares, of which one and four are of the same shape, and of others."""
+    for sides in ({"height": 12, "width": 12}, {"height": 10, "width": 14}):
+        settings = settings_in(
+            tmp_path,
+            {
+                "image_processor_type": "GotOcr2ImageProcessor",
+                "size": sides,
+                "crop_to_patches": True,
+                "min_patches": fewest,
+                "max_patches": most,
+                "do_resize": do_resize,
+                **IMAGENET,
+            },
+        )
+        made = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+        image = drawn(*size)
+        expected = made(images=image, return_tensors="np")
+        found = parts_of(image, settings)
+        assert expected["num_patches"] == [len(found.pixels)]
+        assert settings.output_size == tuple(sides.values())
+        pixels = torch.stack(found.pixels).numpy()
+        np.testing.assert_allclose(pixels, expected["pixel_values"], rtol=0, atol=1e-6)
+
+
+GRIDS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": 12},
+            "crop_size": {"height": 12, "width": 12},
+            "aspect_ratio_setting": "anyres",
+            "do_pad": True,
+        },
+        {
+            "image_processor_type": "LlavaOnevisionImageProcessorFast",
+            "size": {"height": 12, "width": 12},
+            "crop_size": None,
+            "do_pad": False,
+        },
+    ],
+    ids=["next", "onevision"],
+)
+def test_images_with_tiles_are_those_of_transformers(
+    stated: dict[str, Any], size: tuple[int, int], tmp_path: Path
+) -> None:
+    settings = settings_in(tmp_path, {**stated, "image_grid_pinpoints": GRIDS, **IMAGENET})
+    made = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="np")
+    (found,) = parts_of(image, settings).pixels
+    assert isinstance(found, TiledImage)
+    assert [[found.height, found.width]] == np.array(expected["image_sizes"]).tolist()
+    np.testing.assert_allclose(found.tiles, expected["pixel_values"][0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_squares_are_those_of_transformers(size: tuple[int, int], tmp_path: Path) -> None:
+    """Of several images of a text, LLaVA-OneVision reads each without tiles."""
+    stated: dict[str, Any] = {"image_processor_type": "LlavaOnevisionImageProcessor", **IMAGENET}
+    stated |= {"image_grid_pinpoints": GRIDS, "size": {"height": 12, "width": 12}}
+    settings = settings_in(tmp_path, stated)
+    made = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = drawn(*size)
+    expected = made(images=[[image, drawn(5, 5)]], return_tensors="np")
+    (found,) = square_of(image, settings).pixels
+    assert isinstance(found, TiledImage)
+    assert (found.height, found.width) == size
+    np.testing.assert_allclose(found.tiles, expected["pixel_values"][0], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("resample", [2, 3])
 def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_path: Path) -> None:
@@ -243,15 +346,22 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
     "processor",
     [
         *("CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"),
-        *("Qwen2VL", "Pixtral"),
+        *("Qwen2VL", "Pixtral", "GotOcr2", "LlavaNext", "LlavaOnevision"),
     ],
 )
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
     """What counts where a file is silent, of every image processor that transformers has without
     torchvision."""
-    own = settings_in(tmp_path, {"image_processor_type": f"{processor}ImageProcessor"})
+    stated: dict[str, Any] = {"image_processor_type": f"{processor}ImageProcessor"}
+    if processor == "LlavaNext":  # whose grids are not of its tiles, so that a file must state one
+        stated["image_grid_pinpoints"] = [[224, 448]]
+    own = settings_in(tmp_path, stated)
     theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
-    unread = {"do_pad"} if processor == "Pixtral" else set()  # of several images in one tensor
+    several = ("Pixtral", "LlavaNext", "LlavaOnevision")
+    unread = {"do_pad"} if processor in several else set()  # of several images in one tensor
+    if processor != "GotOcr2":
+        unread |= {"min_patches", "max_patches"}  # of tiles
+    unread |= stated.keys()
     for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"} - unread:
         found, expected = getattr(own, key), getattr(theirs, key, None)
         if key == "size" and own.merge_size is not None:
@@ -262,6 +372,8 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
             continue
         if key == "patch_size" and found is not None:
             found, expected = {"height": found, "width": found}, dict(get_size_dict(expected))
+        if key == "image_grid_pinpoints" and expected is not None:
+            expected = tuple(map(tuple, expected))
         if key in ("size", "crop_size", "max_image_size"):
             found = found and found.model_dump(exclude_none=True)
             expected = expected and dict(expected)
@@ -269,7 +381,8 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral"]
+    "processor",
+    ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral", "GotOcr2"],
 )
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()
@@ -316,6 +429,8 @@ def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
 
 VIT = '{"image_processor_type": "ViTImageProcessor", '
 PIXTRAL = '{"image_processor_type": "PixtralImageProcessor", '
+NEXT = '{"image_processor_type": "LlavaNextImageProcessor", '
+TILES = '{"image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": true, '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
@@ -407,6 +522,44 @@ WRONG = {
     "a crop of any size": (
         '{"image_processor_type": "Qwen2VLImageProcessor", "do_pad": true}',
         "images of any size are neither cropped, nor divided, nor padded",
+    ),
+    "tiles of another image processor": (
+        VIT + '"crop_to_patches": true}',
+        "1:47: error: `crop_to_patches` is a setting of images that is not supported",
+    ),
+    "tiles of two sizes": (
+        NEXT + '"crop_size": {"height": 112, "width": 112}}',
+        "`size` and `crop_size` must be those of one square, which is a tile",
+    ),
+    "tiles of a size that depends on the image": (
+        NEXT + '"size": {"longest_edge": 224}}',
+        "`size` and `crop_size` must be those of one square, which is a tile",
+    ),
+    "tiles that are cut": (
+        NEXT + '"image_grid_pinpoints": [[224, 448], [300, 224]]}',
+        "`image_grid_pinpoints` must state whole numbers of tiles of 224 pixels",
+    ),
+    "no tiles": (NEXT + '"image_grid_pinpoints": []}', "must state whole numbers of tiles of 224"),
+    "tiles of one side": (NEXT + '"image_grid_pinpoints": [224]}', "`image_grid_pinpoints.0`"),
+    "grids of more pixels than are read": (
+        NEXT + '"image_grid_pinpoints": [[224000, 448]]}',
+        "`image_grid_pinpoints` states more than 89,478,485 pixels",
+    ),
+    "tiles of no size": (
+        TILES + '"size": {"shortest_edge": 30}}',
+        "`crop_to_patches` needs a `size` with `height` and `width`",
+    ),
+    "more tiles at least than at most": (
+        TILES + '"min_patches": 3, "max_patches": 2}',
+        "`min_patches` must not be more than `max_patches`",
+    ),
+    "more tiles than are cut": (
+        TILES + '"max_patches": 1001}',
+        "`max_patches` must be at most 1000",
+    ),
+    "tiles of more pixels than are read": (
+        TILES + '"max_patches": 607}',
+        "607 tiles (`max_patches`) of 384 x 384 pixels have more than 89,478,485",
     ),
     "no object": ("[]", "an object is expected"),
     "no JSON": ("{", "not JSON"),

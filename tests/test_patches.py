@@ -226,7 +226,7 @@ def test_no_images() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("image_size = 6", "image_size = 7", "7 pixels cannot be divided into patches of 2"),
+        ("image_size = 6", "image_size = 1", "images of 1 pixels have no patch of 2"),
         ("max_length = 10", "max_length = 9", "becomes 10 vectors with positions, and there are 9"),
         (
             "channels = 3",

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -44,12 +45,15 @@ class Kind(NamedTuple):
         special: the special tokens, by their ids.
         named: the names of some of them, as the tokenizer is told.
         processor: makes the processor of a tokenizer.
+        part_states: the number of states of a part, if parts follow each other with nothing
+            between, as rows of states and other parts do not.
     """
 
     place: str
     special: dict[int, str]
     named: dict[str, str]
     processor: Callable[[Any], Any]
+    part_states: int | None = None
 
 
 def of_gemma3(tokenizer: Any) -> Any:
@@ -70,6 +74,25 @@ def of_paligemma(tokenizer: Any) -> Any:
     size = {"height": 12, "width": 12}
     images = transformers.SiglipImageProcessorPil(size=size, image_seq_length=9)
     return transformers.PaliGemmaProcessor(images, tokenizer)
+
+
+class InternVLProcessor(transformers.InternVLProcessor):
+    """Without the processor of videos, which needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        self.image_seq_length = 9
+        self.image_token, self.video_token = tokenizer.context_image_token, "<video>"
+        self.start_image_token = tokenizer.start_image_token
+        self.end_image_token = tokenizer.end_image_token
+        self.multimodal_pattern = re.compile("(?P<image><IMG_CONTEXT>)|(?P<video><video>)")
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+
+def of_internvl(tokenizer: Any) -> Any:
+    """It makes up to 4 tiles of an image, and one of the whole, whatever `crop_to_patches` says."""
+    size = {"height": 12, "width": 12}
+    images = transformers.GotOcr2ImageProcessorPil(size=size, crop_to_patches=False, max_patches=4)
+    return InternVLProcessor(images, tokenizer)
 
 
 class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
@@ -116,6 +139,41 @@ def of_qwen2_vl(tokenizer: Any) -> Any:
     return Qwen2VLProcessor(images, tokenizer)
 
 
+def of_llava_next(tokenizer: Any) -> Any:
+    images = transformers.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 12},
+        crop_size={"height": 12, "width": 12},
+        image_grid_pinpoints=[[12, 24], [24, 12], [24, 24], [36, 12]],
+    )
+    more = {"patch_size": 4, "num_additional_image_tokens": 1}
+    return transformers.LlavaNextProcessor(
+        images, tokenizer, vision_feature_select_strategy="default", **more
+    )
+
+
+class LlavaOnevisionProcessor(transformers.LlavaOnevisionProcessor):
+    """Without the processor of videos, which needs torchvision; and of several images, all stand in
+    one text, as in a chat."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        self.num_image_tokens, self.vision_feature_select_strategy = 9, "full"
+        self.vision_aspect_ratio = "anyres_max_2"
+        self.image_token, self.video_token = "<image>", "<video>"
+        self.image_token_id, self.video_token_id = 90, 91
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+    def __call__(self, images: Any = None, **given: Any) -> Any:
+        return super().__call__(images=images and [images], **given)
+
+
+def of_llava_onevision(tokenizer: Any) -> Any:
+    images = transformers.LlavaOnevisionImageProcessorPil(
+        size={"height": 14, "width": 14},
+        image_grid_pinpoints=[[14, 28], [28, 14], [28, 28], [42, 14]],
+    )
+    return LlavaOnevisionProcessor(images, tokenizer)
+
+
 OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j in range(3)}
 OF_PIXTRAL = {90: "[IMG]", 91: "[ROW]", 92: "[IMG_END]"}
 OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
@@ -142,12 +200,27 @@ KINDS = {
         {},
         of_idefics3,
     ),
+    "internvl": Kind(
+        "<IMG_CONTEXT>",
+        {90: "<IMG_CONTEXT>", 91: "<img>", 92: "</img>"},
+        {
+            "context_image_token": "<IMG_CONTEXT>",
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+        },
+        of_internvl,
+        part_states=9,
+    ),
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),
     "qwen3_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
     "qwen3_5": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen3_vl),
     "mistral3": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=2)),
     "llava.pixtral": Kind("[IMG]", OF_PIXTRAL, {}, partial(of_pixtral, merge=1)),
+    "llava_next": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_llava_next),
+    "llava_onevision": Kind(
+        "<image>", {90: "<image>", 91: "<video>"}, {"image_token": "<image>"}, of_llava_onevision
+    ),
     "paligemma": Kind("<image>", {90: "<image>"}, {"image_token": "<image>"}, of_paligemma),
 }
 
@@ -217,7 +290,7 @@ def test_several_texts(truth: OfKind, model: str, project: Path) -> None:
     assert text_model.images is not None
     rows = [text_model.images.row(text, seen) for text, seen in zip(texts, images, strict=True)]
     pixels = [pixels for row in rows for pixels in row.images]
-    of_one_size = len({image.shape for image in pixels}) == 1
+    of_one_size = len({image.shape for image in pixels if isinstance(image, torch.Tensor)}) == 1
     generated = zoo.generate(
         text_model.transformer,
         [row.ids for row in rows],
@@ -283,9 +356,10 @@ def test_ids_alone(truth: OfKind, model: str, project: Path, refused: Refused) -
     text_model = zoo.TextModel.load(model)
     assert text_model.images is not None
     row = text_model.images.row(f"{place} w8 w9", [one])
-    written = [
-        str(id_) for last, id_ in pairwise([0, *row.ids]) if (last, id_) != (90, 90)
-    ]  # what is written around an image stands between its parts, or between rows of its states
+    written: list[str] = []
+    for id_, same in groupby(row.ids):
+        n = len(list(same))
+        written += [str(id_)] * (n // (truth.kind.part_states or n) if id_ == 90 else n)
     shutil.copytree(model, "alone")
     Path("alone/tokenizer.json").unlink()
     alone = zoo.TextModel.load("alone")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from zoo.purpose import InsertedImages, Tiling
+from zoo.transformer import Pixels, TiledImage
 from zoo.wording import counted
 
 
@@ -80,6 +82,58 @@ def check_images_of_any_size(images: object, channels: int, unit: int) -> tuple[
                 f"{number} has {found[1]} x {found[2]}"
             )
     return tuple(images)
+
+
+def check_tiled_images(
+    images: object, shape: tuple[int, int, int], tiling: Tiling
+) -> tuple[TiledImage, ...]:
+    """Return images with their tiles, each of this shape, after checking that they are such, and
+    that their tiles are those of their sizes. A tensor holds images that are read as a whole.
+
+    Raises:
+        TypeError: they are neither a tensor of floating-point numbers nor a list of `TiledImage`s.
+        ValueError: the shape of one is wrong, or there are none.
+    """
+    if isinstance(images, torch.Tensor):
+        whole = check_images(images, shape)
+        return tuple(TiledImage(one[None], *shape[1:]) for one in whole)
+    if not isinstance(images, list | tuple):
+        raise TypeError(
+            f"this model takes a list of images, each a `TiledImage`, not a {type(images).__name__}"
+        )
+    if not images:
+        raise ValueError("there are no images: leave them out")
+    for number, image in enumerate(images):
+        if not isinstance(image, TiledImage):
+            raise TypeError(f"image {number} is a `TiledImage`, not a {type(image).__name__}")
+        n_tiles = len(check_images(image.tiles, shape))
+        if image.height < 1 or image.width < 1:
+            raise ValueError(f"image {number} has {image.height} x {image.width} pixels")
+        rows, columns = tiling.grid(image.height, image.width)
+        if n_tiles not in (1, wanted := 1 + rows * columns):
+            raise ValueError(
+                f"an image of {image.height} x {image.width} pixels has {rows} x {columns} tiles "
+                f"and one of the whole, {wanted} together, and image {number} has {n_tiles}"
+            )
+    return tuple(images)
+
+
+def n_states_of(images: Pixels, how: InsertedImages) -> list[int]:
+    """The number of states of each image that fits the model."""
+    return [sum(rows) for rows in rows_of(images, how)]
+
+
+def rows_of(images: Pixels, how: InsertedImages) -> list[list[int]]:
+    """The number of states in each row of each image; those of images that are not of any size
+    count as a single row."""
+    found = []
+    for image in images:
+        if isinstance(image, torch.Tensor):
+            found.append(how.rows_of(*image.shape[1:]))
+            continue
+        assert how.tiling is not None  # as `check_tiled_images` has checked
+        found.append([how.tiling.states_of(image.height, image.width, len(image.tiles))])
+    return found
 
 
 def images_of_texts(

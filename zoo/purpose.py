@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -34,6 +35,61 @@ class AnySize(NamedTuple):
         return height // self.unit, width // self.unit
 
 
+class Tiling(NamedTuple):
+    """How an image is cut that is read as a whole and, larger, in tiles, with what surrounds it in
+    these left out (LLaVA-NeXT). Its numbers are those of `transformers`, with their roundings.
+
+    Args:
+        grids: the numbers of rows and of columns of tiles that there may be.
+        tile: the side of a tile, in pixels.
+        side: the number of rows and of columns of the states of a tile.
+        most: of how many tiles the states are the most that stand in a text: more are shrunk to as
+            many; None if none are.
+    """
+
+    grids: tuple[tuple[int, int], ...]
+    tile: int
+    side: int
+    most: int | None = None
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """The grid of tiles that shows most of an image of this size, and of such the smallest."""
+
+        def shown(grid: tuple[int, int]) -> tuple[int, int]:
+            high, wide = grid[0] * self.tile, grid[1] * self.tile
+            scale = min(wide / width, high / height)
+            seen = min(int(width * scale) * int(height * scale), width * height)
+            return seen, seen - high * wide
+
+        return max(self.grids, key=shown)
+
+    def kept(self, height: int, width: int) -> tuple[slice, slice]:
+        """The rows and the columns of the states of all tiles that are those of the image itself,
+        in the middle."""
+        rows, columns = (n * self.side for n in self.grid(height, width))
+        if width / height > columns / rows:
+            cut = (rows - int(round(height * (columns / width), 7))) // 2
+            return slice(cut, rows - cut), slice(columns)
+        cut = (columns - int(round(width * (rows / height), 7))) // 2
+        return slice(rows), slice(cut, columns - cut)
+
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """The numbers of rows and of columns of these states, shrunk if they are too many."""
+        rows, columns = (len(range(*one.indices(one.stop))) for one in self.kept(height, width))
+        if self.most is None:
+            return rows, columns
+        ratio = math.sqrt(rows * columns / (self.most * self.side**2))
+        return (int(rows // ratio), int(columns // ratio)) if ratio > 1.1 else (rows, columns)
+
+    def states_of(self, height: int, width: int, n_tiles: int) -> int:
+        """The number of states that stand in a text for an image of this size with its tiles and
+        that of the whole, or with this alone: one more follows each row, or the whole alone."""
+        if n_tiles == 1:
+            return self.side**2 + 1
+        rows, columns = self.shape(height, width)
+        return self.side**2 + rows * (columns + 1)
+
+
 class InsertedImages(NamedTuple):
     """The images that may stand in a text.
 
@@ -43,12 +99,15 @@ class InsertedImages(NamedTuple):
             has two states.
         n_states: the number of states of such an image, and so of its places in the text.
         any_size: how images of any size are cut; None if all are of one size.
+        tiling: how images are cut that are a `zoo.transformer.TiledImage`, or else read as a whole;
+            None if none are.
     """
 
     image_id: int
     shape: tuple[int, int, int]
     n_states: int
     any_size: AnySize | None = None
+    tiling: Tiling | None = None
 
     def states_of(self, height: int, width: int) -> int:
         """The number of states of an image of this size that fits the model."""

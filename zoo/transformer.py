@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
@@ -19,8 +20,29 @@ if TYPE_CHECKING:
     from zoo.weights.load_report import LoadReport
 
 
-Pixels = torch.Tensor | Sequence[torch.Tensor]
-"""Images (batch, channels, height, width), or of any size, each (channels, height, width)."""
+@dataclass(frozen=True, eq=False)
+class TiledImage:
+    """An image that is read as a whole and in tiles.
+
+    Args:
+        tiles: (n, channels, height, width): the image, resized to a tile, and then its tiles, row
+            by row; the image alone if it has none.
+        height: that of the image before it was resized, in pixels.
+        width: its width.
+    """
+
+    tiles: torch.Tensor
+    height: int
+    width: int
+
+    def to(self, where: torch.device | torch.dtype) -> Self:
+        """The same on another device, or in another dtype."""
+        return replace(self, tiles=self.tiles.to(where))
+
+
+Pixels = torch.Tensor | Sequence[torch.Tensor | TiledImage]
+"""Images (batch, channels, height, width), or of any size, each (channels, height, width), or with
+their tiles."""
 
 
 class AttentionMaps(NamedTuple):

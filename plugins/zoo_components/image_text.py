@@ -256,15 +256,18 @@ class ImageTextDecoder(Decoder):
     def build(self) -> "Transformer":
         from zoo_components.modules.image_text import ImageTextDecoder as Module
 
-        model = Module(
-            image=self.image.build(),
-            projector=self.projector.build(),
-            decoder=self.decoder.build(padding_read=self.head.reads_padding),
-            head=self.head,
-            vocab=stated(self.decoder.vocab_of_ids),
-            image_id=self.image_id,
-            n_states=self._inserted_images.n_states,
-            n_before=self._n_before,
-            bidirectional=self.bidirectional,
-        )
-        return model.tie(self.ties())
+        return Module(**self._parts()).tie(self.ties())
+
+    def _parts(self) -> dict[str, Any]:
+        """The arguments of the module."""
+        return {
+            "image": self.image.build(),
+            "projector": self.projector.build(),
+            "decoder": self.decoder.build(padding_read=self.head.reads_padding),
+            "head": self.head,
+            "vocab": stated(self.decoder.vocab_of_ids),
+            "image_id": self.image_id,
+            "n_states": self._inserted_images.n_states,
+            "n_before": self._n_before,
+            "bidirectional": self.bidirectional,
+        }

@@ -25,7 +25,8 @@ class Patches(Embedding):
     takes_ids: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {"image_size": 6, "patch_size": 2}
     image_size: Size
-    """The height and the width of the images, in pixels."""
+    """The height and the width of the images, in pixels. Those at the bottom and on the right that
+    make no whole patch are not seen, as of 384 pixels with patches of 14."""
     patch_size: Size
     """The height and the width of a patch, in pixels."""
     channels: Size = 3
@@ -44,10 +45,9 @@ class Patches(Embedding):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.image_size % self.patch_size:
+        if self.image_size < self.patch_size:
             raise contradiction(
-                f"images of {self.image_size} pixels cannot be divided into patches of "
-                f"{self.patch_size}",
+                f"images of {self.image_size} pixels have no patch of {self.patch_size}",
                 "image_size",
                 "patch_size",
             )

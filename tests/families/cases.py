@@ -62,6 +62,9 @@ class Case:
         image_sizes: of a model in whose texts images of any size stand, the (height, width) of the
             image of each text.
         image_rows: whether each row of the states of such an image ends with another token.
+        tiled_sizes: of a model in whose texts images with tiles stand, the (height, width) of the
+            image of each text.
+        tiled_states: the numbers of states of these images.
         bidirectional: what attends to later tokens too, in such a model, which transformers tells
             by types of tokens: each image, or what a text begins with.
         images_of_texts: whether it takes the images of each text apart, (texts, images of each,
@@ -89,6 +92,8 @@ class Case:
     image_states: int | None = None
     image_sizes: tuple[tuple[int, int], ...] | None = None
     image_rows: bool = False
+    tiled_sizes: tuple[tuple[int, int], ...] | None = None
+    tiled_states: tuple[int, ...] | None = None
     bidirectional: Literal["image", "prompt"] | None = None
     images_of_texts: bool = False
     memory: tuple[int, int] | None = None

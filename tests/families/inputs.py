@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
+from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 from families.cases import Case
 from families.checkpoints import generator
+from zoo.transformer import TiledImage
 
 LENGTH = 11  # longer than every window, chunk and original length in the cases
 SHORT = 5  # shorter than every original length
@@ -45,7 +47,7 @@ class Inputs:
     global_tokens: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
-    images: Tensor | tuple[Tensor, ...] | None = None
+    images: Tensor | tuple[Tensor, ...] | tuple[TiledImage, ...] | None = None
     memory: Tensor | None = None
 
 
@@ -87,6 +89,9 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     signal, images = case.features or case.image, None
     if case.image_sizes is not None:
         yield from sized(case, config, random)
+        return
+    if case.tiled_sizes is not None:
+        yield from tiled(case, config, random)
         return
     if case.kind == "image_text_decoder" and signal is not None and case.image_states is not None:
         images = torch.randn(3, *signal, generator=generator("images"))
@@ -134,6 +139,28 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     if "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1:
         types = torch.randint(config.type_vocab_size, plain.source.shape, generator=random)
         yield replace(right, name="types", types=types)
+
+
+def tiled(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
+    """Texts of one length, in each of which an image of another size stands, with its tiles, and
+    texts alone."""
+    assert case.tiled_sizes is not None
+    assert case.tiled_states is not None
+    side, grids = config.vision_config.image_size, config.image_grid_pinpoints
+    numbers = generator("images")
+    images = []
+    for size in case.tiled_sizes:
+        n_tiles = image_size_to_num_patches(size, grids, side)
+        tiles = torch.randn(n_tiles, 3, side, side, generator=numbers)
+        images.append(TiledImage(tiles, *size))
+    source = texts(random, 2 * LENGTH + max(case.tiled_states))
+    for row, n in enumerate(case.tiled_states):
+        source[row, LENGTH : LENGTH + n] = config.image_token_id
+    plain = Inputs(name="plain", source=source, images=tuple(images))
+    yield plain
+    yield Inputs(name="text", source=texts(random, LENGTH))
+    for left in (False, True):  # beside the images
+        yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
 
 
 def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from families.cases import Case
 from families.inputs import Inputs
+from zoo.transformer import TiledImage
 
 Outputs = dict[str, Tensor]
 """By name: `output`, what the head makes (the last states if there is none), `encoder`, the states
@@ -53,7 +54,9 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     memory = next((name for name in memories if name in taken(model)), memories[0])
     images, of_any_size = inputs.images, {}
     if isinstance(images, tuple):
-        if "image_sizes" in taken(model):
+        if case.tiled_sizes is not None:
+            of_any_size = tiled_images(images)
+        elif "image_sizes" in taken(model):
             of_any_size = padded_images(images)
         else:
             of_any_size = images_of_any_size(images, model.config)
@@ -136,6 +139,15 @@ def padded_images(images: Iterable[Tensor]) -> Outputs:
     pixels = torch.zeros(len(found), 3, *sizes.amax(0).tolist())
     for place, image in zip(pixels, found, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
+    return {"pixel_values": pixels, "image_sizes": sizes}
+
+
+def tiled_images(images: Iterable[TiledImage]) -> Outputs:
+    """Images as the image processor of LLaVA-NeXT gives them: all with as many tiles, of which the
+    last may be zeros, and their heights and widths."""
+    found = list(images)
+    pixels = nn.utils.rnn.pad_sequence([image.tiles for image in found], batch_first=True)
+    sizes = torch.tensor([[image.height, image.width] for image in found])
     return {"pixel_values": pixels, "image_sizes": sizes}
 
 

@@ -255,6 +255,8 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
 
 
 FULL = {"vision_feature_select_strategy": "full"}
+NEXT = {"image_grid_pinpoints": [[224, 448], [448, 224]]}
+"""Tiles of the images of CLIP and SigLIP, which are not those of LLaVA-NeXT."""
 
 
 @pytest.mark.parametrize(
@@ -265,6 +267,12 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("llava", "mistral", "clip_vision_model", FULL, 1),
         ("llava", "qwen2", "siglip_vision_model", FULL, 1),
         ("llava", "mistral", "pixtral", {**FULL, "vision_feature_layer": -1}, 0),
+        ("llava_next", None, None, {}, 1),
+        ("llava_next", "llama", "clip_vision_model", NEXT, 1),
+        ("llava_next", "mistral", "siglip_vision_model", {**FULL, **NEXT}, 1),
+        ("llava_next", "qwen2", "clip_vision_model", NEXT, 1),
+        ("llava_onevision", None, None, {}, 0),
+        ("llava_onevision", "qwen2", "siglip_vision_model", NEXT, 0),
         ("mistral3", None, None, {}, 0),
         ("mistral3", "mistral", "pixtral", {}, 0),
         ("mistral3", "ministral3", "pixtral", {}, 0),
@@ -274,6 +282,10 @@ FULL = {"vision_feature_select_strategy": "full"}
         ("paligemma", "gemma2", "siglip_vision_model", {}, 0),
         ("idefics3", None, None, {"scale_factor": 7}, 0),
         ("smolvlm", "llama", "smolvlm_vision", {"scale_factor": 7}, 0),
+        ("internvl", None, None, {}, 0),
+        ("internvl", "llama", "internvl_vision", {}, 0),
+        ("internvl", "qwen2", "internvl_vision", {}, 0),
+        ("internvl", "qwen3", "internvl_vision", {}, 0),
         ("qwen2_vl", None, None, {}, 0),
         ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 0),
         ("qwen2_5_vl", None, None, {}, 0),
@@ -436,6 +448,54 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
         },
         4_437_815_808,
     ),
+    "internvl": (
+        {
+            "downsample_ratio": 0.5,
+            "image_seq_length": 256,
+            "image_token_id": 151667,
+            "projector_hidden_act": "gelu",
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "default",
+            "text_config": {
+                "model_type": "qwen2",
+                "hidden_act": "silu",
+                "hidden_size": 896,
+                "intermediate_size": 4864,
+                "max_position_embeddings": 32768,
+                "max_window_layers": 21,
+                "num_attention_heads": 14,
+                "num_hidden_layers": 24,
+                "num_key_value_heads": 2,
+                "rms_norm_eps": 1e-6,
+                "rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"},
+                "rope_theta": 1000000.0,
+                "sliding_window": None,
+                "use_sliding_window": False,
+                "vocab_size": 151674,
+            },
+            "vision_config": {
+                "model_type": "internvl_vision",
+                "attention_bias": True,
+                "hidden_act": "gelu",
+                "hidden_size": 1024,
+                "image_size": [448, 448],
+                "intermediate_size": 4096,
+                "layer_norm_eps": 1e-6,
+                "layer_scale_init_value": 0.1,
+                "norm_type": "layer_norm",
+                "num_attention_heads": 16,
+                "num_channels": 3,
+                "num_hidden_layers": 24,
+                "patch_size": [14, 14],
+                "projection_dropout": 0.0,
+                "use_absolute_position_embeddings": True,
+                "use_mask_token": False,
+                "use_mean_pooling": True,
+                "use_qk_norm": False,
+            },
+        },
+        938_193_024,
+    ),
     "llava": (
         {
             **OF_MISTRAL,
@@ -516,8 +576,8 @@ SIZED: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }
 """Configurations as they are published, and the numbers of parameters of their checkpoints: those
-of Qwen2-VL 2B, Qwen2.5-VL 7B, Qwen3-VL 4B, Pixtral 12B, Mistral Small 3.1 24B and Kimi Linear
-48B."""
+of Qwen2-VL 2B, Qwen2.5-VL 7B, Qwen3-VL 4B, InternVL3 1B, Pixtral 12B, Mistral Small 3.1 24B and
+Kimi Linear 48B."""
 
 
 @pytest.mark.parametrize("model_type", SIZED)
@@ -528,8 +588,9 @@ def test_published_configurations_are_of_the_published_sizes(
     write_config(tmp_path, {"model_type": model_type, **stated})
     families = Families(registry())
     file = read_json(tmp_path / "config.json")
-    # That of Mistral Small 3.1 does not say that the head has weights of its own.
-    head = {"language_model.lm_head.weight"} if model_type == "mistral3" else set()
+    # Those of Mistral Small 3.1 and InternVL3 do not say that the head has weights of its own.
+    own = model_type in ("mistral3", "internvl")
+    head = {"language_model.lm_head.weight"} if own else set()
     scope = families.scope(families.family_of(file), file, frozenset(head))
     assert family_spec(scope, "m", registry()).n_parameters == n_parameters
     check_read(scope, families)
@@ -656,6 +717,58 @@ REFUSED = {
     "another decoder in Idefics3": (
         inside("idefics3", "text_config", model_type="mistral"),
         "a decoder that is not Llama is not read",
+    ),
+    "tiles that are cut": (
+        tiny("llava_next", image_grid_pinpoints=[[12, 24], [30, 12]]),
+        "an image_grid_pinpoints that is no whole number of tiles is not read",
+    ),
+    "the class token of tiles": (
+        tiny("llava_next", vision_feature_select_strategy="full"),
+        "the state of a class token is not read, nor are all but the first of other states",
+    ),
+    "another encoder of tiles": (
+        inside("llava_next", "vision_config", model_type="pixtral"),
+        "an encoder of images that is neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "another decoder around tiles": (
+        inside("llava_onevision", "text_config", model_type="qwen3"),
+        "a decoder that is none of Llama, Mistral and Qwen2 is not read",
+    ),
+    "another encoder of tiles in LLaVA-OneVision": (
+        inside("llava_onevision", "vision_config", model_type="vit"),
+        "an encoder of images that is neither that of CLIP nor that of SigLIP is not read",
+    ),
+    "no most tiles": (
+        tiny("llava_onevision", vision_aspect_ratio="anyres"),
+        "a vision_aspect_ratio that does not state how many tiles there are at most",
+    ),
+    "another decoder in InternVL": (
+        inside("internvl", "text_config", model_type="mistral"),
+        "a decoder that is none of Llama, Qwen2 and Qwen3 is not read",
+    ),
+    "windows in InternVL": (
+        inside("internvl", "text_config", use_sliding_window=True),
+        "windows in the layers of the text are not read",
+    ),
+    "images that are not square": (
+        inside("internvl", "vision_config", image_size=[12, 16]),
+        "images that are not square are not read",
+    ),
+    "patches that are not square": (
+        inside("internvl", "vision_config", patch_size=[2, 4]),
+        "patches that are not square are not read",
+    ),
+    "the state of a class token among those of squares": (
+        tiny("internvl", vision_feature_select_strategy="full"),
+        "the state of the class token is not read",
+    ),
+    "squares of patches that are cut": (
+        tiny("internvl", downsample_ratio=0.4),
+        "a downsample_ratio that makes no state of whole squares of patches is not read",
+    ),
+    "a layer beyond the last": (
+        tiny("internvl", vision_feature_layer=3),
+        "the states of images are read after a layer of their encoder",
     ),
     "patches whose positions are rounded": (
         inside("idefics3", "vision_config", image_size=38),

@@ -19,11 +19,12 @@ from zoo.generation.prompts import (
     read_ids,
     read_images,
     read_images_of_any_size,
+    read_tiled_images,
     read_vectors,
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
-from zoo.image_inputs import images_of_texts
+from zoo.image_inputs import images_of_texts, n_states_of
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
 from zoo.transformer import Pixels, Transformer
@@ -179,7 +180,11 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
         hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
         raise InputError(f"{name} takes no images in its prompts", help=hint)
     images: Pixels
-    if stated.any_size is None:
+    if stated.tiling is not None:
+        images = read_tiled_images(
+            given, what="images", shape=stated.shape, tiling=stated.tiling, dtype=dtype
+        )
+    elif stated.any_size is None:
         images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
     else:
         channels, unit = stated.shape[0], stated.any_size.unit
@@ -187,9 +192,9 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
             given, what="images", channels=channels, unit=unit, dtype=dtype
         )
     n_places = [row.count(stated.image_id) for row in prompt.lists()]
-    n_states = [stated.states_of(*image.shape[1:]) for image in images]
     try:
-        return Images(images, images_of_texts(n_places, n_states, stated.image_id))
+        of_rows = images_of_texts(n_places, n_states_of(images, stated), stated.image_id)
+        return Images(images, of_rows)
     except ValueError as error:
         raise InputError(f"images: {error}") from None
 

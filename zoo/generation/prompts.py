@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError
-from zoo.image_inputs import check_images, check_images_of_any_size
+from zoo.image_inputs import check_images, check_images_of_any_size, check_tiled_images
+from zoo.purpose import Tiling
+from zoo.transformer import TiledImage
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
@@ -281,6 +283,36 @@ def read_images_of_any_size(
     images = tuple(image.to(dtype) for image in images)
     for number, image in enumerate(images):
         _check_finite(image, number, what)
+    return images
+
+
+def read_tiled_images(
+    x: object, *, what: str, shape: tuple[int, int, int], tiling: Tiling, dtype: torch.dtype
+) -> tuple[TiledImage, ...]:
+    """Check images with their tiles, and return them.
+
+    Args:
+        x: images of any floating-point dtype, or a tensor of those that are read as a whole.
+        what: the name of the argument, for messages.
+        shape: the (channels, height, width) of a tile.
+        tiling: how the model's images are cut.
+        dtype: the model's, to which the images are converted.
+
+    Raises:
+        InputError: they are no such images, there are none, or one holds a number that is not
+            finite in this dtype.
+    """
+    if isinstance(x, torch.Tensor):
+        x = read_images(x, None, what=what, shape=shape, dtype=dtype).values
+    try:
+        images = check_tiled_images(x, shape, tiling)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what}: {error}") from None
+    for image in images:
+        _check_values(image.tiles, what)
+    images = tuple(image.to(dtype) for image in images)
+    for number, image in enumerate(images):
+        _check_finite(image.tiles, number, what)
     return images
 
 

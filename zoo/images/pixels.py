@@ -8,6 +8,8 @@ by one or two of 255; they are followed only where there are no others (`order =
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,8 +17,10 @@ import torch
 from torch.nn import functional as F
 
 from zoo.errors import InputError
-from zoo.images.files import MAX_PIXELS
+from zoo.images.files import MAX_PIXELS, pillow
 from zoo.images.settings import TOO_LONG, ImageSettings
+from zoo.purpose import Tiling
+from zoo.transformer import TiledImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,12 +33,13 @@ class Parts(NamedTuple):
     """The parts of an image that a model reads as images of their own.
 
     Args:
-        pixels: those of each part, (3, height, width): row by row, and then of the whole image.
+        pixels: those of each part, (3, height, width): row by row, and then of the whole image; or
+            all of them as one `TiledImage`.
         rows: the number of rows of parts; 0 if the whole image is the only one.
         columns: that of their columns.
     """
 
-    pixels: tuple[torch.Tensor, ...]
+    pixels: tuple[torch.Tensor | TiledImage, ...]
     rows: int = 0
     columns: int = 0
 
@@ -45,6 +50,15 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     Raises:
         InputError: as `pixels_of`.
     """
+    if settings.tiling is not None:
+        return Parts((_tiled(image, settings.tiling, settings),))
+    if settings.most_tiles > 1:
+        assert settings.size is not None  # as `ImageSettings` has checked
+        assert settings.size.sides is not None
+        rows, columns = settings.tiles(image.height, image.width)
+        height, width = settings.size.sides
+        spread = _to(image, rows * height, columns * width, settings)
+        return _parts(spread, image, (rows, columns), settings)
     side = settings.square
     if side is None or not settings.do_image_splitting:
         return Parts((pixels_of(image, settings),))
@@ -58,12 +72,63 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
         rows = math.ceil(image.height / side)
         columns = math.ceil(int(rows * side * ratio) / side)
     image = _to(image, rows * side, columns * side, settings)
-    if rows * columns == 1:
-        return Parts((_values(np.array(image), settings),))
-    places = [(side * row, side * column) for row in range(rows) for column in range(columns)]
-    parts = [image.crop((left, top, left + side, top + side)) for top, left in places]
-    every = [*parts, _to(image, side, side, settings)]
-    return Parts(tuple(_values(np.array(part), settings) for part in every), rows, columns)
+    return _parts(image, image, (rows, columns), settings)
+
+
+def _tiled(image: Image, tiling: Tiling, settings: ImageSettings) -> TiledImage:
+    """An image with its tiles: resized to the grid of these without changing its shape, with black
+    around it."""
+    rows, columns = tiling.grid(image.height, image.width)
+    high, wide = rows * tiling.tile, columns * tiling.tile
+    by_height, by_width = high / image.height, wide / image.width
+    if by_width < by_height:
+        height, width = min(math.ceil(image.height * by_width), high), wide
+    else:
+        height, width = high, min(math.ceil(image.width * by_height), wide)
+    around = pillow().Image.new("RGB", (wide, high))
+    around.paste(_to(image, height, width, settings), ((wide - width) // 2, (high - height) // 2))
+    *tiles, whole = _cut(around, image, (rows, columns), settings)
+    return TiledImage(torch.stack([whole, *tiles]), image.height, image.width)
+
+
+def square_of(image: Image, settings: ImageSettings) -> Parts:
+    """Return an RGB image that is read without its tiles, in float32: with the mean colour around
+    it where it is no square.
+
+    Raises:
+        InputError: it is too long for its width.
+    """
+    side, tiling = max(image.width, image.height), settings.tiling
+    assert tiling is not None  # of an image processor that makes tiles
+    if side**2 > MAX_PIXELS:
+        raise InputError(
+            f"around {image.width:,} x {image.height:,} pixels, a square has more than "
+            f"{MAX_PIXELS:,}",
+            help=TOO_LONG,
+        )
+    colour = tuple(int(255 * mean) for mean in settings.image_mean)
+    around = pillow().Image.new("RGB", (side, side), colour)
+    around.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    values = _values(np.array(_to(around, tiling.tile, tiling.tile, settings)), settings)
+    return Parts((TiledImage(values[None], image.height, image.width),))
+
+
+def _parts(image: Image, whole: Image, grid: tuple[int, int], settings: ImageSettings) -> Parts:
+    """The parts of `_cut`; without the whole if there is only one."""
+    found = tuple(_cut(image, whole, grid, settings))
+    return Parts(found, *grid) if len(found) > 2 else Parts(found[:1])
+
+
+def _cut(
+    image: Image, whole: Image, grid: tuple[int, int], settings: ImageSettings
+) -> Iterator[torch.Tensor]:
+    """Yield the parts of an image whose sides are those of so many rows and columns of parts, and
+    `whole` resized to one more."""
+    rows, columns = grid
+    height, width = image.height // rows, image.width // columns
+    for top, left in product(range(0, image.height, height), range(0, image.width, width)):
+        yield _values(np.array(image.crop((left, top, left + width, top + height))), settings)
+    yield _values(np.array(_to(whole, height, width, settings)), settings)
 
 
 def _to(image: Image, height: int, width: int, settings: ImageSettings) -> Image:

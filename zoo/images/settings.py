@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -19,12 +20,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from zoo.errors import InputError, Problem, WeightsError, in_order
 from zoo.images.files import MAX_PIXELS
 from zoo.processor_files import ProcessorFile, read_processor_file
+from zoo.purpose import Tiling
 from zoo.wording import allowed, did_you_mean, quoted
 
 LONGEST = 4096
 """The longest side of an image that is to become squares, as in `transformers`."""
 LONGEST_RATIO = 200
 """The longest side of an image of any size over the shorter one, as in `transformers`."""
+MOST_TILES = 1000
+"""The most tiles of an image. Published settings have a few dozen at most."""
 TOO_LONG = "the image is too long for its width: cut it first"
 _NUMBERS_OF_PIXELS = {
     "shortest_edge": "min_pixels",
@@ -35,8 +39,17 @@ _NUMBERS_OF_PIXELS = {
 """The keys of the `size` of images of any size, by which settings they are."""
 TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 """The keys that name the image processor."""
+
+
+def _as_tuple(value: object) -> object:
+    """An array, of which strict models would take none as a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _Pixels = Annotated[int, Field(gt=0)]
+_Tiles = Annotated[int, Field(gt=0, le=MOST_TILES)]
+_Sides = Annotated[tuple[_Pixels, _Pixels], BeforeValidator(_as_tuple)]
 _Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
 """A number that values are multiplied with or divided by, within what float32 can compute."""
 _Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -128,6 +141,16 @@ class ImageSettings(BaseModel):
     square alone. None for image processors that know none of this."""
     do_image_splitting: bool = False
     """Whether it becomes several, if it is larger than one."""
+    crop_to_patches: bool = False
+    """Whether an image becomes tiles of `size` and a smaller image of the whole, or one tile alone:
+    in as many rows and columns as are closest to its shape."""
+    min_patches: _Tiles = 1
+    """The fewest tiles."""
+    max_patches: _Tiles = 1
+    """The most tiles."""
+    image_grid_pinpoints: Annotated[tuple[_Sides, ...] | None, BeforeValidator(_as_tuple)] = None
+    """The heights and widths of the tiles of an image put together, of which it becomes those that
+    show most of it, and a smaller image of the whole. None for image processors that know none."""
     do_pan_and_scan: bool = False
     """Whether parts of a long image are read too, of a number that depends on its shape."""
     default_to_square: bool = True
@@ -184,6 +207,11 @@ class ImageSettings(BaseModel):
         if self.patch_size is not None:
             self._check_at_most(self.size)
             return self
+        if self.most_tiles > 1:
+            self._check_tiles(self.size)
+        if self.image_grid_pinpoints is not None:
+            self._check_grids(self.size, self.image_grid_pinpoints)
+            return self
         if (self.max_image_size is None) != (self.size.longest_edge is None):
             raise ValueError(
                 "`longest_edge` of `size` goes with a `max_image_size`, and this with it"
@@ -198,6 +226,32 @@ class ImageSettings(BaseModel):
                 "`do_rescale` must be true, and `resample` 2 or 3"
             )
         return self
+
+    def _check_tiles(self, size: Size) -> None:
+        if size.sides is None:
+            raise ValueError("`crop_to_patches` needs a `size` with `height` and `width`")
+        if self.min_patches > self.max_patches:
+            raise ValueError("`min_patches` must not be more than `max_patches`")
+        height, width = size.sides
+        if self.max_patches * height * width > MAX_PIXELS:
+            raise ValueError(
+                f"{self.max_patches} tiles (`max_patches`) of {height:,} x {width:,} pixels have "
+                f"more than {MAX_PIXELS:,}"
+            )
+
+    def _check_grids(self, size: Size, grids: tuple[tuple[int, int], ...]) -> None:
+        sides = {size.shortest_edge} if size.sides is None else set(size.sides)
+        if self.crop_size is not None:
+            sides |= {self.crop_size.height, self.crop_size.width}
+        side, *others = sides
+        if side is None or others:
+            raise ValueError("`size` and `crop_size` must be those of one square, which is a tile")
+        if not grids or any(height % side or width % side for height, width in grids):
+            raise ValueError(
+                f"`image_grid_pinpoints` must state whole numbers of tiles of {side} pixels"
+            )
+        if max(map(math.prod, grids)) > MAX_PIXELS:
+            raise ValueError(f"`image_grid_pinpoints` states more than {MAX_PIXELS:,} pixels")
 
     def _check_any_size(self) -> None:
         for key in _OF_ANY_SIZE:
@@ -264,6 +318,44 @@ class ImageSettings(BaseModel):
             rows, columns = math.ceil(height * grow / unit), math.ceil(width * grow / unit)
         return rows * unit, columns * unit
 
+    def tiles(self, height: int, width: int) -> tuple[int, int]:
+        """The numbers of rows and of columns of the tiles of an image of this height and width,
+        whose shape is closest to its own. Of equal shapes, it is the largest of which the image has
+        more than half the pixels, or else the smallest, as in `transformers`."""
+        assert self.size is not None  # `_check_tiles`
+        assert self.size.sides is not None
+        of_tile = math.prod(self.size.sides)
+        each = range(1, self.max_patches + 1)
+        grids = [
+            (rows, columns)
+            for columns in each
+            for rows in each[: self.max_patches // columns]
+            if rows * columns >= self.min_patches
+        ]
+        best, least = (1, 1), math.inf
+        for rows, columns in sorted(grids, key=math.prod):
+            apart = abs(width / height - columns / rows)
+            fills = 2 * height * width > of_tile * rows * columns
+            if apart < least or (apart == least and fills):
+                best, least = (rows, columns), apart
+        return best
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """How an image is cut that becomes tiles of `image_grid_pinpoints`."""
+        if self.image_grid_pinpoints is None:
+            return None
+        assert self.size is not None  # `_check_grids`
+        side = self.size.shortest_edge or self.size.height
+        assert side is not None
+        grids = ((height // side, width // side) for height, width in self.image_grid_pinpoints)
+        return Tiling(tuple(grids), side, 1)
+
+    @property
+    def most_tiles(self) -> int:
+        """The most tiles that an image becomes; 1 if it becomes none."""
+        return self.max_patches if self.crop_to_patches else 1
+
     @property
     def unit(self) -> int | None:
         """What the sides of images of any size are multiples of; None for images of one size."""
@@ -279,16 +371,20 @@ class ImageSettings(BaseModel):
         """The height and the width of all results; None if they depend on the image."""
         if self.square is not None:
             return self.square, self.square
+        if self.tiling is not None:
+            return self.tiling.tile, self.tiling.tile
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
-        if self.patch_size is not None:
+        if self.size is None or self.patch_size is not None:
             return None
-        return self.size.sides if self.do_resize and self.size is not None else None
+        return self.size.sides if self.do_resize or self.most_tiles > 1 else None
 
 
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
 """The settings that only image processors of images of any size have; with a `merge_size`, they
 need all of them."""
+_OF_TILES = ("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches")
+"""The settings that only image processors have that make tiles."""
 _FIELDS = ImageSettings.model_fields.keys() - {"order"}
 """The settings that are read."""
 
@@ -303,10 +399,8 @@ class _Processor(NamedTuple):
     @property
     def fields(self) -> Set[str]:
         """The settings that it has."""
-        if "merge_size" in self.defaults:
-            return _FIELDS
-        of_any_size = set(_OF_ANY_SIZE) - self.defaults.keys()
-        return _FIELDS - of_any_size - self.inert
+        of_others = {*_OF_TILES, *(() if "merge_size" in self.defaults else _OF_ANY_SIZE)}
+        return _FIELDS - (of_others - self.defaults.keys()) - self.inert
 
 
 class _Table(NamedTuple):
@@ -342,7 +436,9 @@ class PublishedSettings(NamedTuple):
     file: ProcessorFile
 
 
-def read_image_settings(folder: Path, config: str | None = None) -> PublishedSettings:
+def read_image_settings(
+    folder: Path, config: str | None = None, fixed: Mapping[str, object] = MappingProxyType({})
+) -> PublishedSettings:
     """Read how images become pixels for the model in a folder. As in `transformers`, the
     `image_processor` of a `processor_config.json` counts before a `preprocessor_config.json`, and
     null means what is not written, but for a step that would then be taken: of these, versions of
@@ -352,6 +448,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
         folder: the model's.
         config: the text of the `config.json` that it was imported with, if there was one. Its model
             type says which image processor counts if the settings do not.
+        fixed: the settings that the model's processor passes on in the place of what is written.
 
     Raises:
         WeightsError: there is no such file; it cannot be read; its image processor is not known; or
@@ -369,7 +466,7 @@ def read_image_settings(folder: Path, config: str | None = None) -> PublishedSet
     stated = {key: value for key, value in written.items() if key in processor.fields}
     try:
         settings = ImageSettings.model_validate(
-            {**processor.defaults, **stated, "order": processor.order}
+            {**processor.defaults, **stated, **fixed, "order": processor.order}
         )
     except ValidationError as error:
         problems += [

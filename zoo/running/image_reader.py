@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import pillow, read_image
-from zoo.images.pixels import Parts, parts_of, pixels_of
+from zoo.images.pixels import Parts, parts_of, pixels_of, square_of
 from zoo.images.settings import TYPE, ImageSettings, PublishedSettings, read_image_settings
-from zoo.purpose import AnySize
+from zoo.purpose import AnySize, Tiling
 from zoo.spec import ModelSpec
 from zoo.wording import counted
 
@@ -32,6 +35,8 @@ class ImageReader:
         spec: the model's.
         shape: the (channels, height, width) of the images that it takes.
         any_size: how it cuts images, if it takes them of any size.
+        tiling: how it cuts images, if it reads them in tiles too.
+        fixed: the settings that its processor passes on in the place of those of the folder.
     """
 
     def __init__(
@@ -41,9 +46,11 @@ class ImageReader:
         spec: ModelSpec,
         shape: tuple[int, int, int],
         any_size: AnySize | None = None,
+        tiling: Tiling | None = None,
+        fixed: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.folder, self.config, self.spec, self.shape = folder, config, spec, shape
-        self.any_size = any_size
+        self.any_size, self.tiling, self.fixed = any_size, tiling, fixed
 
     @cached_property
     def settings(self) -> ImageSettings:
@@ -55,7 +62,7 @@ class ImageReader:
                 the model takes.
         """
         pillow()
-        published = read_image_settings(self.folder, self.config)
+        published = read_image_settings(self.folder, self.config, self.fixed)
         self._check_size(published)
         settings = published.settings
         if self.any_size is None or settings.merge_size is not None:
@@ -75,6 +82,10 @@ class ImageReader:
         """The parts of an image, if by the settings it becomes several. Raises as `pixels`."""
         return parts_of(self._fitting(image), self.settings)
 
+    def square(self, image: ImageFile) -> Parts:
+        """An image without its tiles, if by the settings it has such. Raises as `pixels`."""
+        return square_of(self._fitting(image), self.settings)
+
     def _fitting(self, image: ImageFile) -> Image:
         rgb = read_image(image)
         if self.settings.output_size is None:  # otherwise `settings` has checked it
@@ -87,6 +98,7 @@ class ImageReader:
         if settings.unit is not None or self.any_size is not None:
             self._check_any_size(published)
             return
+        self._check_tiling(published)
         key = "crop_size" if settings.do_center_crop else "size"
         key = key if settings.square is None else "max_image_size"
         if channels != 3:
@@ -124,6 +136,19 @@ class ImageReader:
             if (found := getattr(settings, key)) != wanted:
                 message = f"by these settings `{key}` is {found}, and that of {name} is {wanted}"
                 raise WeightsError(message, published.file.place(key))
+
+    def _check_tiling(self, published: PublishedSettings) -> None:
+        found, wanted = published.settings.tiling, self.tiling
+        if (found and found.grids) == (wanted and wanted.grids):
+            return
+        key, name = "image_grid_pinpoints", self.spec.name
+        if wanted is None:
+            message = f"by these settings images become tiles, and {name} takes them whole"
+            raise WeightsError(message, published.file.place(key))
+        sides = [[wanted.tile * rows, wanted.tile * columns] for rows, columns in wanted.grids]
+        message = f"by these settings images do not become the tiles of {name}"
+        hint = f"state them in `{key}`: {json.dumps(sides)}"
+        raise WeightsError(message, published.file.place(key), hint)
 
     def _check_result(self, image: Image) -> None:
         _, *wanted = self.shape

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PREPROCESSOR_SETTINGS, PROCESSOR_SETTINGS, TOKENIZER_CONFIG
+from zoo.image_inputs import rows_of
 from zoo.images.pixels import Parts
 from zoo.json_files import read_json, read_json_if_there
 from zoo.running.image_reader import ImageReader
@@ -24,11 +25,10 @@ from zoo.spec import ModelSpec
 from zoo.wording import allowed, counted, did_you_mean, quoted
 
 if TYPE_CHECKING:
-    import torch
-
     from zoo.purpose import InsertedImages
     from zoo.running.chat import Chat, Tools
     from zoo.running.image_reader import ImageFile
+    from zoo.transformer import Pixels
 
 _CLASS = "processor_class"
 _NAME = re.compile(r"\{(\w+)\}")
@@ -40,6 +40,7 @@ class Writing(NamedTuple):
 
     place: str = "{image}"
     image: str = "{image}"
+    before_image: str = ""
     row: str = ""
     last_row: str = ""
     part: str = "{image}"
@@ -48,6 +49,8 @@ class Writing(NamedTuple):
     after_images: str = ""
     end: str = ""
     special: bool = True
+    tiles_alone: bool = False
+    settings: Mapping[str, object] = {}
     tokens: Mapping[str, str] = {}
 
 
@@ -79,8 +82,22 @@ class ImagesInText:
     def __init__(
         self, folder: Path, config: str | None, spec: ModelSpec, how: InsertedImages, text: Text
     ) -> None:
-        self.folder, self.config, self.how, self.text = folder, config, how, text
-        self.reader = ImageReader(folder, config, spec, how.shape, how.any_size)
+        self.folder, self.config, self.spec = folder, config, spec
+        self.how, self.text = how, text
+
+    @cached_property
+    def reader(self) -> ImageReader:
+        """Makes pixels of images, as the processor says. Raises WeightsError if it is not known."""
+        how = self.how
+        return ImageReader(
+            self.folder,
+            self.config,
+            self.spec,
+            how.shape,
+            any_size=how.any_size,
+            tiling=how.tiling,
+            fixed=self._writing.settings,
+        )
 
     def row(
         self, text: str | Chat, images: Sequence[ImageFile], tools: Tools | None = None
@@ -114,10 +131,10 @@ class ImagesInText:
         ids = [new for old, n in zip(ids, each, strict=True) for new in [old] * n]
         return Input(ids, images=pixels)
 
-    def _states(self, ids: Sequence[int], pixels: Sequence[torch.Tensor]) -> list[int]:
+    def _states(self, ids: Sequence[int], pixels: Pixels) -> list[int]:
         """How many states each place of images in the ids stands for: those of a part or, if images
         are written row by row, those of a row. Raises InputError if there are other places."""
-        rows = [self.how.rows_of(*one.shape[1:]) for one in pixels]
+        rows = rows_of(pixels, self.how)
         of_parts, of_rows = [sum(one) for one in rows], [n for one in rows for n in one]
         n_places = ids.count(self.how.image_id)
         by_row = n_places == len(of_rows) if self.text.writes_ids else bool(self._writing.row)
@@ -173,17 +190,19 @@ class ImagesInText:
         return "".join(seen) + self._filled(how.after_images) + rest + self._filled(how.end)
 
     def _image(self, parts: Parts) -> str:
-        how, found = self._writing, ""
+        how = self._writing
         if how.row:
             self._check_rows()
             (pixels,) = parts.pixels
-            n_rows = len(self.how.rows_of(*pixels.shape[1:]))
+            n_rows = len(rows_of([pixels], self.how)[0])
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
+        found = ""
         for row in range(1, parts.rows + 1):
             columns = range(1, parts.columns + 1)
             found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
             found += how.after_row
-        return (found and found + how.after_parts) + self._filled(how.image)
+        found = found and found + how.after_parts
+        return self._filled(how.before_image) + found + self._filled(how.image)
 
     def _check_rows(self) -> None:
         """Raise WeightsError if the tokenizer does not know what ends a row of states."""
@@ -194,7 +213,9 @@ class ImagesInText:
                 raise WeightsError(message, Place(str(self.folder)), hint)
 
     def _read(self, images: Sequence[ImageFile]) -> list[Parts]:
-        return read_each(zip(images, places_of(images, "image"), strict=True), self.reader.parts)
+        squares = self._writing.tiles_alone and len(images) > 1
+        read = self.reader.square if squares else self.reader.parts
+        return read_each(zip(images, places_of(images, "image"), strict=True), read)
 
     def _check_places(self, n_places: int, n_images: int, place: str) -> None:
         """Raise InputError unless there is a place for each image."""

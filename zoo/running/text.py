@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from zoo.running.chat import Chat, Tools
+    from zoo.transformer import TiledImage
 
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
@@ -79,14 +80,15 @@ class Input(NamedTuple):
         text: the text whose words are asked for, or the second of a pair.
         words: its words, or of the second of a pair its tokens; none if they are not asked for, or
             not known.
-        images: the pixels of the images that stand in it, (channels, height, width) each.
+        images: the pixels of the images that stand in it, (channels, height, width) each, or with
+            those of their tiles.
     """
 
     ids: list[int]
     types: list[int] | None = None
     text: str = ""
     words: tuple[Word, ...] = ()
-    images: tuple[torch.Tensor, ...] = ()
+    images: tuple[torch.Tensor | TiledImage, ...] = ()
 
     def span(self, first: int, last: int) -> dict[str, Any]:
         """The part of the text from one of its words to another, both inclusive, and its place in

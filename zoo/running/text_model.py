@@ -357,9 +357,10 @@ def _written(rows: Sequence[Input], writer: Writer) -> list[dict[str, Any]]:
 def _given_of(rows: Sequence[Input]) -> Given:
     """What a model that generates is given: ids, and the pixels of all images that stand in them,
     which are of several sizes for a model that sees any."""
-    images = tuple(image for row in rows for image in row.images)
-    alike = len({image.shape for image in images}) == 1
-    pixels = torch.stack(images) if alike else images or None
+    images = [image for row in rows for image in row.images]
+    whole = [image for image in images if isinstance(image, torch.Tensor)]
+    alike = len(whole) == len(images) and len({image.shape for image in whole}) == 1
+    pixels = torch.stack(whole) if alike else images or None
     return Given([row.ids for row in rows], images=pixels)
 
 

@@ -12,6 +12,7 @@ from zoo.cache import Cache
 from zoo.image_inputs import images_of_texts
 from zoo.linear import Linear, activated
 from zoo.slots import Head
+from zoo.transformer import Pixels
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.padding import by_token
 from zoo_components.modules.stack import Maps, Stack
@@ -120,7 +121,7 @@ class ImageTextDecoder(WithDecoder):
     def insert_images(
         self,
         target: torch.Tensor,
-        images: torch.Tensor,
+        images: Pixels,
         *,
         target_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +142,9 @@ class ImageTextDecoder(WithDecoder):
             ValueError: a text has no place for a whole number of images, or all have places for
                 another number of images than are given.
         """
-        return self._insert(target, self.read_images(images), target_mask)
+        return self._insert(
+            target, images, self._read(images, return_attention=False)[0], target_mask
+        )
 
     def decode(
         self,
@@ -176,7 +179,7 @@ class ImageTextDecoder(WithDecoder):
     def forward(
         self,
         target: torch.Tensor,
-        images: torch.Tensor | None = None,
+        images: Pixels | None = None,
         *,
         target_mask: torch.Tensor | None = None,
         prompt: torch.Tensor | None = None,
@@ -206,7 +209,7 @@ class ImageTextDecoder(WithDecoder):
         of_images: Maps = {}
         if images is not None:
             states, of_images = self._read(images, return_attention=return_attention)
-            ids, inserted = self._insert(target, states, target_mask)
+            ids, inserted = self._insert(target, images, states, target_mask)
         states, maps = self.decoder(
             ids,
             mask=target_mask,
@@ -230,17 +233,25 @@ class ImageTextDecoder(WithDecoder):
         # The states of an image have consecutive numbers; those of tokens are negative.
         return (target - self.vocab).div(self.n_states, rounding_mode="floor")
 
-    def _read(self, images: torch.Tensor, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
+    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
+        """The states of all images that stand in texts, (..., width), and the maps."""
         states, maps = self.image(images, return_weights=return_attention)
         return self.projector(states[:, self.n_before :]), maps
 
+    def _n_states(self, images: Pixels) -> list[int]:
+        """The number of states of each of these images, which have been read."""
+        return [self.n_states] * len(images)
+
     def _insert(
-        self, target: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
+        self,
+        target: torch.Tensor,
+        images: Pixels,
+        states: torch.Tensor,
+        mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         places = places_of(self.image_id, target, mask)
-        n_states = [states.shape[1]] * states.shape[0]
-        images_of_texts(places.sum(1).tolist(), n_states, self.image_id)
-        return numbered(target, places, self.vocab), states.flatten(0, 1)
+        images_of_texts(places.sum(1).tolist(), self._n_states(images), self.image_id)
+        return numbered(target, places, self.vocab), states.flatten(0, -2)
 
 
 def places_of(image_id: int, target: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
