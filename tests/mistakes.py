@@ -158,7 +158,8 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `max_length`",
-                "help: `max_length` is a key of the position `learned` or `sinusoidal`",
+                "help: `max_length` is a key of the attention `gmlp`, and of the position "
+                "`learned` or `sinusoidal`",
             ),
             (
                 "unknown key `n_experts`",
