@@ -48,7 +48,7 @@ class TwoDecoders(Builder):
     @property
     def generation(self) -> Generation:
         both = self.left, self.right
-        ends = [one.position.longest for one in both if one.position.longest is not None]
+        ends = [one.longest for one in both if one.longest is not None]
         return Generation(
             self.vocab,
             longest=min(ends) if ends else None,
