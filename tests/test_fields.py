@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from itertools import tee
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -574,10 +573,16 @@ def differ(one: Any, other: Any) -> bool:
     )
 
 
-@lru_cache(maxsize=1)
-def completed(data: str) -> ModelSpec:
-    """The spec of data as JSON, which most fields of a component have in common."""
-    return complete(json.loads(data), HOSTED)
+COMPLETED: dict[str, tuple[Registry, ModelSpec]] = {}
+"""The spec completed last, by its data, which most fields of a component have in common."""
+
+
+def completed(data: str, registry: Registry) -> ModelSpec:
+    """The spec of data as JSON."""
+    if data not in COMPLETED or COMPLETED[data][0] is not registry:
+        COMPLETED.clear()
+        COMPLETED[data] = registry, complete(json.loads(data), registry)
+    return COMPLETED[data][1]
 
 
 def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, ModelSpec]]:
@@ -586,7 +591,7 @@ def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, 
     Raises AssertionError if there are none, as nothing would be compared."""
     case, path = case_of(walked), (*place_of(walked), walked.name)
     data = start(walked, registry)
-    before = completed(json.dumps(data))
+    before = completed(json.dumps(data), registry)
     compared, refused = 0, []
     for value in case.instead or other_values(walked, value_at(before, path), registry):
         try:

@@ -70,7 +70,7 @@ def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
     """Otherwise every name that both ship would be registered twice, for any command run there."""
     write(project / "registry.toml", shipped_registry().read_text() + '\nnewer = "newer.toml"\n')
     assert run(["list"]) == 2  # for a project that only repeats the names
-    assert "`layer_norm` is registered twice" in capsys.readouterr().err
+    assert "`residual` is registered twice" in capsys.readouterr().err
     write(project / "zoo" / "registry.py", "")
     assert run(["list"]) == 0
     assert find_registries() == [shipped_registry()]
