@@ -272,7 +272,7 @@ def test_what_is_no_run(runs: list[Path]) -> None:
         zoo.results(["x" * 300])  # a name that no file system has
     with pytest.raises(TrainingError, match=rf"name the runs in it: {runs[0].parent}/\*"):
         zoo.results([runs[0].parent])
-    for damaged in ("{", "[" * 99999):
+    for damaged in ("{", "[" * 99999, '{"steps": 1, "loss": NaN, "history": []}'):
         (runs[0] / "metrics.json").write_text(damaged)
         with pytest.raises(TrainingError, match=r"metrics\.json: error: it cannot be read: "):
             zoo.results(runs)

@@ -14,6 +14,7 @@ from typing import Any
 from zoo.errors import InputError, Place, TrainingError
 from zoo.files.of_model import RECIPE, TARGET_TOKENIZER, TOKENIZER
 from zoo.files.of_training import CHECKPOINTS, METRICS
+from zoo.json_files import strict_json
 from zoo.reports.table import Value, cell, differing, laid_out
 from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
@@ -273,7 +274,7 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
     """Read what a run has measured at its end; None if there is no such file."""
     path = folder / METRICS
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = strict_json(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
