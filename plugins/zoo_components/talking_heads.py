@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from zoo.layout import Cut, Layout, Tensor
 from zoo_components.attention import MultiHead
+from zoo_components.heads import against_fused
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,8 +20,8 @@ class TalkingHeads(MultiHead):
     global_tokens: ClassVar[None] = None  # type: ignore[misc]  # no field: they have other heads
 
     @property
-    def against_fused(self) -> str:
-        return "fused kernels mix no heads"
+    def against_fused(self) -> str | None:
+        return against_fused(sinks=False, softcap=False, mixing=True)
 
     def _by_heads(self, cut: Cut) -> None:
         return None  # one process needs all heads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -113,7 +113,7 @@ class ImageTextDecoder(WithDecoder):
         self.vocab, self.image_id, self.n_before = vocab, image_id, n_before
         self.n_states, self.bidirectional = n_states, bidirectional
 
-    def read_images(self, images: torch.Tensor) -> torch.Tensor:
+    def read_images(self, images: Pixels) -> torch.Tensor | Sequence[torch.Tensor]:
         """The states that stand in a text for images (n_images, channels, height, width):
         (n_images, states of an image, width of the vectors of tokens)."""
         return self._read(images, return_attention=False)[0]
@@ -142,9 +142,7 @@ class ImageTextDecoder(WithDecoder):
             ValueError: a text has no place for a whole number of images, or all have places for
                 another number of images than are given.
         """
-        return self._insert(
-            target, images, self._read(images, return_attention=False)[0], target_mask
-        )
+        return self._insert(target, self._read(images, return_attention=False)[0], target_mask)
 
     def decode(
         self,
@@ -208,8 +206,8 @@ class ImageTextDecoder(WithDecoder):
         ids, inserted = target, None
         of_images: Maps = {}
         if images is not None:
-            states, of_images = self._read(images, return_attention=return_attention)
-            ids, inserted = self._insert(target, images, states, target_mask)
+            read, of_images = self._read(images, return_attention=return_attention)
+            ids, inserted = self._insert(target, read, target_mask)
         states, maps = self.decoder(
             ids,
             mask=target_mask,
@@ -233,25 +231,24 @@ class ImageTextDecoder(WithDecoder):
         # The states of an image have consecutive numbers; those of tokens are negative.
         return (target - self.vocab).div(self.n_states, rounding_mode="floor")
 
-    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
-        """The states of all images that stand in texts, (..., width), and the maps."""
+    def _read(
+        self, images: Pixels, *, return_attention: bool
+    ) -> tuple[torch.Tensor | Sequence[torch.Tensor], Maps]:
+        """The states of each image that stand in a text, (states of the image, width), and the
+        maps."""
         states, maps = self.image(images, return_weights=return_attention)
         return self.projector(states[:, self.n_before :]), maps
-
-    def _n_states(self, images: Pixels) -> list[int]:
-        """The number of states of each of these images, which have been read."""
-        return [self.n_states] * len(images)
 
     def _insert(
         self,
         target: torch.Tensor,
-        images: Pixels,
-        states: torch.Tensor,
+        states: torch.Tensor | Sequence[torch.Tensor],
         mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         places = places_of(self.image_id, target, mask)
-        images_of_texts(places.sum(1).tolist(), self._n_states(images), self.image_id)
-        return numbered(target, places, self.vocab), states.flatten(0, -2)
+        images_of_texts(places.sum(1).tolist(), [len(one) for one in states], self.image_id)
+        flat = states.flatten(0, 1) if isinstance(states, torch.Tensor) else torch.cat([*states])
+        return numbered(target, places, self.vocab), flat
 
 
 def places_of(image_id: int, target: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

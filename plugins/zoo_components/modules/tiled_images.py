@@ -34,7 +34,7 @@ class TiledImageTextDecoder(ImageTextDecoder):
         self.tiling, self.shape = tiling, shape
         self.newline = nn.Parameter(torch.empty(width))
 
-    def read_images(self, images: Pixels) -> list[torch.Tensor]:  # type: ignore[override]
+    def read_images(self, images: Pixels) -> Sequence[torch.Tensor]:
         """The states that stand in a text for each image, (states of the image, width of the
         vectors of tokens).
 
@@ -43,16 +43,17 @@ class TiledImageTextDecoder(ImageTextDecoder):
                 numbers.
             ValueError: the shape of one is wrong, or the number of its tiles.
         """
-        read, _ = self._read(images, return_attention=False)
-        return list(read.split(self._n_states(images)))
+        return self._read(images, return_attention=False)[0]
 
-    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
-        checked = self._checked(images)
+    def _read(
+        self, images: Pixels, *, return_attention: bool
+    ) -> tuple[Sequence[torch.Tensor], Maps]:
+        checked = check_tiled_images(images, self.shape, self.tiling)
         tiles = torch.cat([image.tiles for image in checked])
         states, maps = super()._read(tiles, return_attention=return_attention)
+        assert isinstance(states, torch.Tensor)  # as tiles all have as many
         of_images = states.split([len(image.tiles) for image in checked])
-        packed = [self._packed(*one) for one in zip(checked, of_images, strict=True)]
-        return torch.cat(packed), maps
+        return [self._packed(*one) for one in zip(checked, of_images, strict=True)], maps
 
     def _packed(self, image: TiledImage, states: torch.Tensor) -> torch.Tensor:
         """The states of an image, (n, width), of those of its tiles, (tiles, states, width)."""
@@ -67,12 +68,3 @@ class TiledImageTextDecoder(ImageTextDecoder):
             found = found.movedim(0, -1)
         ends = self.newline.expand(len(found), 1, -1)
         return torch.cat([whole, torch.cat([found, ends], 1).flatten(0, 1)])
-
-    def _n_states(self, images: Pixels) -> list[int]:
-        return [
-            self.tiling.states_of(image.height, image.width, len(image.tiles))
-            for image in self._checked(images)
-        ]
-
-    def _checked(self, images: Pixels) -> Sequence[TiledImage]:
-        return check_tiled_images(images, self.shape, self.tiling)
