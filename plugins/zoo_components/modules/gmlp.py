@@ -8,7 +8,7 @@ from torch import nn
 from zoo.cache import AttentionCache
 from zoo.linear import Linear, activated
 from zoo.position import Rotation
-from zoo_components.modules.masks import join, last_keys
+from zoo_components.modules.masks import differs, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
 
 
@@ -106,6 +106,6 @@ def _for_all_heads(mask: torch.Tensor | None) -> torch.Tensor | None:
     """
     if mask is None or mask.dim() < 3:
         return mask
-    if mask.shape[-3] > 1 and mask.stride(-3) != 0:  # not one that was expanded
+    if differs(mask, -3):
         raise ValueError("a layer without heads takes no mask that differs by head")
     return mask[..., 0, :, :]

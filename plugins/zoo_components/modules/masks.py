@@ -78,6 +78,12 @@ def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
     return a & b
 
 
+def differs(mask: torch.Tensor, axis: int) -> bool:
+    """Whether a mask has several values along an axis, counted from the last, and was not expanded
+    there."""
+    return mask.dim() >= -axis and mask.shape[axis] > 1 and mask.stride(axis) != 0
+
+
 def new_tokens(mask: torch.Tensor | None, n_tokens: int) -> torch.Tensor | None:
     """Which of the new tokens a mask shows, (..., tokens), for a layer that sums up its tokens: the
     last columns of a mask (..., head, query, key) that is the same for all heads and queries.
@@ -88,8 +94,7 @@ def new_tokens(mask: torch.Tensor | None, n_tokens: int) -> torch.Tensor | None:
     if mask is None:
         return None
     for axis, what in ((-2, "query"), (-3, "head")):
-        there = mask.dim() >= -axis and mask.shape[axis] > 1
-        if there and mask.stride(axis) != 0:  # not one that was expanded
+        if differs(mask, axis):
             raise ValueError(
                 f"a layer that sums up its tokens does so for all queries and heads alike, and "
                 f"takes no mask that differs by {what}"
