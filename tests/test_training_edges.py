@@ -166,7 +166,13 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         SHORT.replace(FILES, 'kind = "bpe"\npad = ""'),
         MODEL,
         {},
-        "recipe.toml:12:7: error: a special token is at least one character",
+        "recipe.toml:12:7: error: `pad` must have at least 1 character, not 0",
+    ),
+    "a token of the model without a character": (
+        SHORT.replace(FILES, 'kind = "of_model"\neos = ""'),
+        MODEL,
+        {},
+        "recipe.toml:12:7: error: `eos` must have at least 1 character, not 0",
     ),
     "a learned token that is another one too": (
         SHORT.replace(FILES, 'kind = "bpe"\nbos = "</s>"'),
