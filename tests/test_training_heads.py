@@ -212,6 +212,20 @@ def test_a_trained_class_keeps_its_label_or_gets_a_new_one(train: Train, refused
 
 # --- what is refused ----------------------------------------------------------------------------
 
+
+def test_a_classifier_without_names_is_none_that_a_recipe_has_trained(
+    project: Path, refused: Refused
+) -> None:
+    recipe = write_encoder(
+        project, RECIPE_OF_CLASSES.replace("valid = 6", "valid = 6\ntest = 6"), CLASSES
+    )
+    assert run(["build", "model.toml", "-o", "new"]) == 0
+    recipe.rename("new/recipe.toml")
+    Path("words.json").rename("new/tokenizer.json")
+    told = "class 0 of classes has no name, so that no recipe has trained it"
+    assert told in refused("score", "new", "--data", ".")
+
+
 LABELS = '"model.toml"\nlabels = '
 OTHER = '"model.toml"\nweights = "filler"'
 REFUSALS: dict[str, tuple[str, str, str]] = {

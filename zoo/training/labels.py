@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import InputError, Problem, TrainingError
 from zoo.families.class_names import unnamed
 from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
@@ -110,11 +110,15 @@ def _notes_of_missing(
 
 def labels_in(spec: ModelSpec, origin: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The names of the classes of a classifier after `with_labels`; none of other models. The
-    arguments are those of `labels_of`."""
+    arguments are those of `labels_of`. Raises InputError if some have none."""
     found, classes = labels_of(spec, origin), spec.model.classes
     if classes is None or found.problem_type == "regression":
         return ()
-    return tuple(found.id2label[place] for place in range(classes.number))
+    try:
+        return tuple(found.id2label[place] for place in range(classes.number))
+    except KeyError as error:
+        message = f"class {error} of {spec.name} has no name, so that no recipe has trained it"
+        raise InputError(message) from None
 
 
 def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
