@@ -103,7 +103,7 @@ class Families:
         for name, words in self.vocabulary.parts.items():
             inner = file.data.get(words.config)
             model_type = inner.get("model_type") if isinstance(inner, dict) else None
-            if model_type in self.by_model_type:
+            if isinstance(model_type, str) and model_type in self.by_model_type:
                 return (
                     f"`zoo import --part {name}` reads the {quoted(model_type)} of its "
                     f"`{words.config}`, and leaves the rest out"
