@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.families.config import Config, Defaults
-from zoo.families.family import Family, read_defaults, read_family
+from zoo.families.config import Config
+from zoo.families.defaults import Defaults, read_defaults
+from zoo.families.family import Family, read_family
 from zoo.families.scope import Scope
 from zoo.families.vocabulary import FILE_NAME as VOCABULARY
 from zoo.families.vocabulary import Vocabulary, read_vocabulary
