@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
-from zoo.training.data import read_data, read_part
+from zoo.training.data import DataReader
 from zoo.training.data_tables import has_chats
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
@@ -56,17 +56,10 @@ def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
 
 def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> Splits:
     """Read the data of a recipe, with files relative to `folder`, for a model that learns these
-    sides, and with `chats` to write chats. Raises as `read_data`."""
+    sides, and with `chats` to write chats. Raises as `DataReader`."""
     seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
     with placing(recipe.place("data")):
-        return read_data(
-            recipe.data,
-            folder,
-            seed,
-            partial(recipe.place, "data"),
-            of_decoder=sides is not None and is_of_decoder(sides),
-            chats=chats,
-        )
+        return _reader(recipe, folder, sides, chats).splits(seed)
 
 
 def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -> list[Example]:
@@ -74,15 +67,20 @@ def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -
     arguments are those of `find_data`.
 
     Raises:
-        TrainingError: as `read_data`; or there is no test data.
+        TrainingError: as `DataReader`; or there is no test data.
     """
     if recipe.data.test == 0:
         raise recipe.error("the recipe has no test data", "data", "test")
     if isinstance(recipe.data.test, int):
         return find_data(recipe, folder, sides, chats).test
-    place_of, of_decoder = partial(recipe.place, "data"), is_of_decoder(sides)
     with placing(recipe.place("data")):
-        return read_part(recipe.data, folder, "test", place_of, of_decoder=of_decoder, chats=chats)
+        return _reader(recipe, folder, sides, chats).part("test")
+
+
+def _reader(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> DataReader:
+    """What reads the data of a recipe. The arguments are those of `find_data`."""
+    place_of, of_decoder = partial(recipe.place, "data"), sides is not None and is_of_decoder(sides)
+    return DataReader(recipe.data, folder, place_of, of_decoder, chats)
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
