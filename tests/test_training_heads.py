@@ -213,16 +213,37 @@ def test_a_trained_class_keeps_its_label_or_gets_a_new_one(train: Train, refused
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def test_a_classifier_without_names_is_none_that_a_recipe_has_trained(
-    project: Path, refused: Refused
+CHATS = """\
+[data]
+kind = "jsonl"
+train = "a.jsonl"
+test = "a.jsonl"
+messages = "m"
+
+[tokenizer]
+kind = "of_model"
+
+[optimizer]"""
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ("", "class 0 of classes has no name, so that no recipe has trained it"),
+        (CHATS, "recipe.toml:9:12: error: chats are for decoders, and classes learns from texts"),
+    ],
+)
+def test_a_model_is_not_measured_by_the_recipe_of_another_one(
+    data: str, told: str, project: Path, refused: Refused
 ) -> None:
-    recipe = write_encoder(
-        project, RECIPE_OF_CLASSES.replace("valid = 6", "valid = 6\ntest = 6"), CLASSES
-    )
+    recipe = write_encoder(project, RECIPE_OF_CLASSES, CLASSES)
     assert run(["build", "model.toml", "-o", "new"]) == 0
-    recipe.rename("new/recipe.toml")
+    text = recipe.read_text().replace("valid = 6", "valid = 6\ntest = 6")
+    if data:
+        before, _, after = text.partition("[optimizer]")
+        text = f"{before.partition('[data]')[0]}{data}{after}"
+    Path("new/recipe.toml").write_text(text)
     Path("words.json").rename("new/tokenizer.json")
-    told = "class 0 of classes has no name, so that no recipe has trained it"
     assert told in refused("score", "new", "--data", ".")
 
 

@@ -29,7 +29,7 @@ from zoo.training.objective import Objective, objective_of
 from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import chats_of, find_test
-from zoo.training.sides import is_of_decoder, sides_of
+from zoo.training.sides import find_sides, is_of_decoder, sides_of
 from zoo.training.split import Example
 from zoo.training.tokens import read_tokens
 
@@ -123,9 +123,7 @@ def _learned(
     """What a model has learned by the recipe in its folder, and what this is measured on. Raises as
     `score`."""
     origin, folder = opened.weights.header.origin, opened.folder
-    sides = sides_of(opened.spec, origin)
-    if sides is None:
-        raise InputError(f"{opened.spec.name} is not the model that this recipe has trained")
+    sides = find_sides(recipe, opened.spec, origin)  # the recipe may be that of another model
     config = published_config((origin or {}).get("base", origin))  # whose tokenizer it has
     published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
