@@ -226,24 +226,57 @@ kind = "of_model"
 [optimizer]"""
 
 
+NAMED = 'n_classes = 3, labels = ["under", "over", "beside"]'
+
+
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("head", "data", "line", "told"),
     [
-        ("", "class 0 of classes has no name, so that no recipe has trained it"),
-        (CHATS, "recipe.toml:9:12: error: chats are for decoders, and classes learns from texts"),
+        (
+            "n_classes = 3",
+            "",
+            "a x is u\tunder",
+            "class 0 of classes has no name, so that no recipe",
+        ),
+        (
+            "n_classes = 3",
+            CHATS,
+            "",
+            "recipe.toml:9:12: error: chats are for decoders, and classes learns from texts with",
+        ),
+        (
+            NAMED,
+            "",
+            "a x is u\tunder\na x is v\tabove",
+            "labels.tsv:2:10: error: unknown label `above`",
+        ),
+        (
+            'n_classes = 1, problem_type = "regression"',
+            "",
+            "a x is u\tunder",
+            "labels.tsv:1:10: error: `under` is not a number",
+        ),
+        (
+            NAMED.replace("3", '3, problem_type = "multi_label_classification"'),
+            "",
+            "a x is u\tunder",
+            "the data is pairs, and the model learns from texts with lists of labels",
+        ),
     ],
 )
-def test_a_model_is_not_measured_by_the_recipe_of_another_one(
-    data: str, told: str, project: Path, refused: Refused
+def test_what_a_classifier_is_measured_on_fits_it(
+    head: str, data: str, line: str, told: str, project: Path, refused: Refused
 ) -> None:
-    recipe = write_encoder(project, RECIPE_OF_CLASSES, CLASSES)
-    assert run(["build", "model.toml", "-o", "new"]) == 0
-    text = recipe.read_text().replace("valid = 6", "valid = 6\ntest = 6")
+    """The recipe in its folder may be that of another model, and the data may have changed."""
+    model = CLASSES.replace("n_classes = 3", head)
+    recipe = RECIPE_OF_CLASSES.replace("valid = 6", 'test = "labels.tsv"')
     if data:
-        before, _, after = text.partition("[optimizer]")
-        text = f"{before.partition('[data]')[0]}{data}{after}"
-    Path("new/recipe.toml").write_text(text)
+        recipe = f"{recipe.partition('[data]')[0]}{data}{recipe.partition('[optimizer]')[2]}"
+    path = write_encoder(project, recipe, model)
+    assert run(["build", "model.toml", "-o", "new"]) == 0
+    path.rename("new/recipe.toml")
     Path("words.json").rename("new/tokenizer.json")
+    Path("labels.tsv").write_text(f"{line}\n")
     assert told in refused("score", "new", "--data", ".")
 
 

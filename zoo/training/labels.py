@@ -16,8 +16,8 @@ from zoo.spec import ModelSpec
 from zoo.training.data import place_of_label
 from zoo.training.data_tables import Data
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader
-from zoo.training.split import Splits
+from zoo.training.sides import Reader, Sides
+from zoo.training.split import Example, Splits
 from zoo.training.start import Start
 from zoo.wording import counted, did_you_mean, first_of, quoted
 
@@ -48,7 +48,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     if not isinstance(sides, Reader) or sides.classes is None:
         return start
     if sides.predicts == "number":
-        _check_numbers(recipe, splits, folder)
+        _check_numbers(recipe, splits.parts, folder)
         return start
     number = sides.classes.number
     if sides.predicts == "classes":
@@ -60,7 +60,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     if start.saved is not None and start.saved.taken is None:
         _check_order(start, own)
     labels = recipe.head.labels or own or tuple(learned)
-    _check_unknown(recipe, splits, labels, folder)
+    _check_unknown(recipe, splits.parts, labels, folder)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     notes = _notes_of_missing(recipe, labels, learned, what)
     start = start._replace(notes=(*start.notes, *notes))
@@ -68,6 +68,19 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
         return start
     spec = replace(start.spec, model=start.spec.model.labelled(labels), origin=None)
     return start._replace(spec=spec)
+
+
+def check_labels(
+    recipe: Recipe, sides: Sides, test: Sequence[Example], labels: Sequence[str], folder: Path
+) -> None:
+    """Raise TrainingError if a target in the test data of a trained classifier is none of these
+    labels, or no number where it predicts one. For other models, nothing is done."""
+    if not isinstance(sides, Reader) or sides.classes is None:
+        return
+    if sides.predicts == "number":
+        _check_numbers(recipe, {"test": test}, folder)
+    else:
+        _check_unknown(recipe, {"test": test}, labels, folder)
 
 
 def _own_labels(start: Start, number: int) -> tuple[str, ...]:
@@ -131,10 +144,10 @@ def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
         raise recipe.error(message, "data", "target", help=hint)
 
 
-def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
+def _check_numbers(recipe: Recipe, parts: Mapping[str, Sequence[Example]], folder: Path) -> None:
     wrong = [
         (part, target)
-        for part, examples in splits.parts.items()
+        for part, examples in parts.items()
         for target in dict.fromkeys(example.target_text for example in examples)
         if not _is_number(target)
     ]
@@ -169,10 +182,15 @@ def _check_order(start: Start, own: tuple[str, ...]) -> None:
             )
 
 
-def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
+def _check_unknown(
+    recipe: Recipe,
+    parts: Mapping[str, Sequence[Example]],
+    labels: Sequence[str],
+    folder: Path,
+) -> None:
     unknown = [
         (part, label)
-        for part, examples in splits.parts.items()
+        for part, examples in parts.items()
         for label in sorted({one for example in examples for one in example.targets} - {*labels})
     ]
 
@@ -207,5 +225,5 @@ def _error_of(
     return TrainingError(shown)
 
 
-def _listed(labels: tuple[str, ...] | list[str]) -> str:
+def _listed(labels: Sequence[str]) -> str:
     return ", ".join(first_of([quoted(label) for label in labels], _SHOWN))

@@ -105,11 +105,10 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
         raise recipe.error(message, "training", "max_length", help=hint)
 
 
-def check_sides(start: Start, splits: Splits) -> None:
-    """Raise `TrainingError` if the data is of another kind than the model learns from: text in
-    place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
-    the reverse."""
-    first, sides = splits.train[0], start.sides
+def check_sides(recipe: Recipe, sides: Sides, first: Example) -> None:
+    """Raise `TrainingError` if the data, by its first example, is of another kind than a model with
+    these sides learns from: text in place of pairs, pairs of texts where one is read, or words with
+    labels where texts are read; or the reverse."""
     if is_of_decoder(sides) and first.second is None and not _has_lists(first):
         return
     predicts = sides.predicts if isinstance(sides, Reader) else None
@@ -126,7 +125,7 @@ def check_sides(start: Start, splits: Splits) -> None:
         return
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    raise start.recipe.error(message, "data", wrong, help=form)
+    raise recipe.error(message, "data", wrong, help=form)
 
 
 def _has_lists(example: Example) -> bool:

@@ -23,12 +23,12 @@ from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.training.data import read_lines
 from zoo.training.data_tables import has_chats, is_text
-from zoo.training.labels import labels_in
+from zoo.training.labels import check_labels, labels_in
 from zoo.training.lines import read_whole
 from zoo.training.objective import Objective, objective_of
 from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.recipe_data import chats_of, find_test
+from zoo.training.recipe_data import chats_of, check_sides, find_test
 from zoo.training.sides import find_sides, is_of_decoder, sides_of
 from zoo.training.split import Example
 from zoo.training.tokens import read_tokens
@@ -127,13 +127,16 @@ def _learned(
     config = published_config((origin or {}).get("base", origin))  # whose tokenizer it has
     published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
+    labels = labels_in(opened.spec, origin)
     where = folder if data is None else Path(data)
     if where.is_dir():
         test = find_test(recipe, where, sides, chats_of(recipe, tokens, folder))
+        check_sides(recipe, sides, test[0])
+        check_labels(recipe, sides, test, labels, where)
     elif sides.has_source:
         learner = "a translator" if isinstance(sides, Generation) else "a classifier"
         hint = f"name the folder of the data files: {learner} is measured on pairs"
         raise TrainingError("this is not a folder", Place(str(where)), hint)
     else:
         test = read_lines(where)
-    return objective_of(recipe, tokens, labels_in(opened.spec, origin)), test
+    return objective_of(recipe, tokens, labels), test
