@@ -24,12 +24,13 @@ from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, n_tokens, part
 from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
+from zoo.training.example import Example
 from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_data
 from zoo.training.recipe_tokens import check_fit, learn_tokens
 from zoo.training.sides import Reader
-from zoo.training.split import Example, Splits, held_out
+from zoo.training.split import Splits, held_out
 from zoo.training.tables import Bpe, TokenizerFiles
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens

@@ -43,10 +43,10 @@ from zoo.training.batches import Labelled
 from zoo.training.changes import identity
 from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Tsv
+from zoo.training.example import Example
 from zoo.training.loss import ReadBatch, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.recipe import read_recipe
-from zoo.training.split import Example
 from zoo.training.start import find_start
 
 pytestmark = pytest.mark.usefixtures("without_pictures")

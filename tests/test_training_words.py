@@ -29,12 +29,12 @@ from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, n_labels
 from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Jsonl
+from zoo.training.example import Example
 from zoo.training.f1 import entity_scores
 from zoo.training.loss import ReadBatch, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
-from zoo.training.split import Example
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 from zoo.errors import Place, Problem, TrainingError, noted, placing
 from zoo.training.data_tables import Data, is_packed
+from zoo.training.example import Example, Words
 from zoo.training.line import Line
 from zoo.training.lines import lines_of, text_lines
-from zoo.training.split import Example, Splits, Words, held_out
+from zoo.training.split import Splits, held_out
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
 from zoo.training.data import place_of_label
 from zoo.training.data_tables import Data
+from zoo.training.example import Example
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.start import Start
 from zoo.wording import counted, did_you_mean, first_of, quoted
 

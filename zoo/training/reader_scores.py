@@ -17,10 +17,10 @@ from zoo.running.entities import OUTSIDE, marks_entities
 from zoo.running.perplexity import OnProgress, perplexity_of
 from zoo.training.batches import IGNORED, Labelled, ReadRow, Valued, batches, n_labels
 from zoo.training.correlation import pearson, spearman
+from zoo.training.example import Example
 from zoo.training.f1 import entity_scores, macro_f1, micro_and_macro_f1
 from zoo.training.loss import AnyBatch, loss_and_hits, scores
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
 from zoo.training.data import DataReader
 from zoo.training.data_tables import has_chats
+from zoo.training.example import Example
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import known_tokens
 from zoo.training.sides import Reader, Sides, data_of, is_of_decoder
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.start import Start
 from zoo.training.tokens import AnyTokens, Tokens
 

@@ -10,8 +10,8 @@ import tokenizers
 from zoo.errors import TrainingError, placing
 from zoo.files.of_model import TOKENIZER
 from zoo.running.tokenizer_file import MASKS
+from zoo.training.example import Example
 from zoo.training.sides import Reader, Sides
-from zoo.training.split import Example
 from zoo.training.start import Start
 from zoo.training.tables import Bpe, OfModel, TokenizerFiles
 from zoo.training.tokens import (

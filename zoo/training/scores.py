@@ -23,6 +23,7 @@ from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.training.data import read_lines
 from zoo.training.data_tables import has_chats, is_text
+from zoo.training.example import Example
 from zoo.training.labels import check_labels, labels_in
 from zoo.training.lines import read_whole
 from zoo.training.objective import Objective, objective_of
@@ -30,7 +31,6 @@ from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.recipe_data import chats_of, check_sides, find_test
 from zoo.training.sides import find_sides, is_of_decoder, sides_of
-from zoo.training.split import Example
 from zoo.training.tokens import read_tokens
 
 
