@@ -376,8 +376,9 @@ def test_without_part_the_error_names_it(tmp_path: Path) -> None:
     message = refused(tmp_path / "source", part=None)
     assert "no family reads the model_type `gemma4`" in message
     assert "`zoo import --part text` reads the `gemma4_text` of its `text_config`" in message
-    change(tmp_path / "source", text={"model_type": "unheard_of"})
-    assert "--part" not in refused(tmp_path / "source", part=None)
+    for other in ("unheard_of", ["gemma4_text"]):
+        change(tmp_path / "source", text={"model_type": other})
+        assert "--part" not in refused(tmp_path / "source", part=None)
 
 
 def test_parts_that_are_not_there(tmp_path: Path) -> None:

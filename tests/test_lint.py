@@ -13,6 +13,8 @@ import zoo
 from zoo.cli import run
 from zoo.families.family import read_family
 from zoo.families.lint import Linted, lint
+from zoo.families.registered import Families
+from zoo.json_files import JsonFile
 from zoo.registry import load_registry
 
 PAGE = Path(__file__).parent.parent / "docs/write-a-family.md"
@@ -96,6 +98,24 @@ def test_settings_of_generation_that_no_configuration_states(toy: Path) -> None:
     message = told(toy)
     assert f"{toy}:{line}:" in message
     assert "hidden_siz" in message
+
+
+def test_a_named_value_that_is_made_of_itself(toy: Path) -> None:
+    change(toy, "[let]", '[let]\na = "= 1 + b"\nb = "= a"\n#')
+    with toy.open("a") as file:
+        file.write('\n[generation]\neos_token_id = "= a"\n')
+    assert "`a` is made of itself: a -> b" in told(toy)
+
+
+def test_a_named_value_without_a_value_is_told_alike_each_time(toy: Path) -> None:
+    """The first failure leaves nothing behind that would be taken for a value made of itself."""
+    change(toy, "[let]", "[let]\na = \"= refuse('it is too wide')\"\n#")
+    families = Families(load_registry())
+    config = JsonFile(Path("config.json"), {"model_type": "toy"}, "")
+    scope = families.scope(read_family(toy), config, frozenset())
+    for _ in range(2):
+        with pytest.raises(zoo.SpecError, match="it is too wide"):
+            scope["a"]
 
 
 @pytest.mark.parametrize("version", ["2", "true", "1.0"])

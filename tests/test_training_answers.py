@@ -27,12 +27,13 @@ from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Parts, Row, n_tokens
 from zoo.training.changes import identity
 from zoo.training.checking import check_recipe
+from zoo.training.example import Example
 from zoo.training.loss import summed_loss
 from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_chats, find_data
 from zoo.training.recipe_tokens import make_tokens
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.start import find_start
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens

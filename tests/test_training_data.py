@@ -22,14 +22,15 @@ import zoo
 from zoo.errors import Place, TrainingError
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, n_tokens, part
-from zoo.training.data import read_data
+from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Files, Parallel, Text, Tsv
+from zoo.training.example import Example
 from zoo.training.objective import encode_parts, objective_of
 from zoo.training.recipe import read_recipe
 from zoo.training.recipe_data import find_data
 from zoo.training.recipe_tokens import check_fit, learn_tokens
 from zoo.training.sides import Reader
-from zoo.training.split import Example, Splits, held_out
+from zoo.training.split import Splits, held_out
 from zoo.training.tables import Bpe, TokenizerFiles
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens
@@ -42,7 +43,7 @@ def test_columns_of_a_tsv(tmp_path: Path) -> None:
     text = "English\tGerman\tby\r\nA dog.\tEin Hund.\tme\r\n\r\nA dog.\tEin Hund.\tyou\r\n"
     (tmp_path / "a.tsv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     table = Tsv(train="a.tsv", source=2, target=1, header=True)
-    assert read_data(table, tmp_path, 0).train == [Example("Ein Hund.", "A dog.")]
+    assert DataReader(table, tmp_path).splits(0).train == [Example("Ein Hund.", "A dog.")]
 
 
 def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
     table = Parallel(
         train=Files(source="a.de", target="a.en"), test=Files(source="b.de", target="b.en")
     )
-    train, valid, test, n_duplicates, _ = read_data(table, tmp_path, 0)
+    train, valid, test, n_duplicates, _ = DataReader(table, tmp_path).splits(0)
     assert n_duplicates == 1
     assert train == [Example("x", "1"), Example("y", "2")]
     assert valid == []
@@ -61,33 +62,33 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
 
 def test_lines_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\n\ntwo\nthree\n")
-    train, valid, *_ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
+    train, valid, *_ = DataReader(Text(train="a.txt", valid=1), tmp_path).splits(0)
     assert sorted(example.target for example in train + valid) == ["one", "three", "two"]
     assert len(valid) == 1
 
 
 def test_lines_of_an_old_file_of_the_macintosh(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\rtwo\r\rthree\r")
-    found = read_data(Text(train="a.txt", packed=True), tmp_path, 0).train
+    found = DataReader(Text(train="a.txt", packed=True), tmp_path).splits(0).train
     assert [example.target for example in found] == ["one", "two", "", "three"]
 
 
 def test_a_packed_file(tmp_path: Path) -> None:
     raw = gzip.compress("ä\tb\nc\td\n".encode())
     (tmp_path / "a.tsv.gz").write_bytes(raw)
-    assert read_data(Tsv(train="a.tsv.gz"), tmp_path, 0).train == [
+    assert DataReader(Tsv(train="a.tsv.gz"), tmp_path).splits(0).train == [
         Example("ä", "b"),
         Example("c", "d"),
     ]
     (tmp_path / "a.tsv").write_bytes(raw)
     with pytest.raises(TrainingError, match=r"a\.tsv: error: .*gzip\n.*name that ends in `\.gz`"):
-        read_data(Tsv(train="a.tsv"), tmp_path, 0)
+        DataReader(Tsv(train="a.tsv"), tmp_path).splits(0)
     for wrong in (raw[:-9], raw[:12] + b"\xff" + raw[13:], b"a\tb\n"):
         (tmp_path / "a.tsv.gz").write_bytes(wrong)
         with pytest.raises(
             TrainingError, match=r"a\.tsv\.gz: error: gzip cannot unpack the file: "
         ):
-            read_data(Tsv(train="a.tsv.gz"), tmp_path, 0)
+            DataReader(Tsv(train="a.tsv.gz"), tmp_path).splits(0)
 
 
 POEM = "Hey!\n\n  Hey!\nHo \n\t\nHey!\r\n"
@@ -98,7 +99,7 @@ def test_lines_of_a_text_are_kept_as_they_are(packed: bool, tmp_path: Path) -> N
     """Indented, repeated and in their order; packed text also has its blank lines."""
     (tmp_path / "a.txt").write_bytes(POEM.encode())
     data = Text(train="a.txt", test="a.txt", packed=packed)
-    train, _, test, n_duplicates, _ = read_data(data, tmp_path, 0)
+    train, _, test, n_duplicates, _ = DataReader(data, tmp_path).splits(0)
     written = ["Hey!", "  Hey!", "Ho ", "Hey!"]
     assert [line.target for line in test] == written
     if packed:
@@ -114,13 +115,13 @@ def test_a_text_of_a_data_set_is_kept_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "set" / "train.jsonl").write_text(lines)
     for packed, expected in {True: texts, False: [texts[0], *texts[2:]]}.items():
         data = Datasets(path="set", target="text", packed=packed)
-        assert [one.target for one in read_data(data, tmp_path, 0).train] == expected
+        assert [one.target for one in DataReader(data, tmp_path).splits(0).train] == expected
 
 
 def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None:
     """With all its repetitions; blank lines stay where they are."""
     (tmp_path / "a.txt").write_text("a\n\nb\n\na\n\nb\n\nc\n\n")
-    found = read_data(Text(train="a.txt", valid=1, test=1, packed=True), tmp_path, 0)
+    found = DataReader(Text(train="a.txt", valid=1, test=1, packed=True), tmp_path).splits(0)
     lines = {name: [line.target for line in part] for name, part in found.parts.items()}
     assert lines["train"].count("") == 5
     held_out = {"a": ["a", "a"], "b": ["b", "b"], "c": ["c"]}
@@ -129,7 +130,7 @@ def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None
     (left,) = held_out.values()
     assert [line for line in lines["train"] if line] == left
     with pytest.raises(TrainingError, match=r"3 different lines for `valid`.* of 3"):
-        read_data(Text(train="a.txt", valid=3, packed=True), tmp_path, 0)
+        DataReader(Text(train="a.txt", valid=3, packed=True), tmp_path).splits(0)
 
 
 def test_a_seed_of_the_data_alone(tmp_path: Path) -> None:
@@ -151,7 +152,8 @@ def test_a_digest_of_the_data_whatever_is_held_out(tmp_path: Path) -> None:
     def digest(train: str, test: str = "c\n", *, seed: int = 0, valid: int = 1) -> str:
         (tmp_path / "a.txt").write_text(train)
         (tmp_path / "b.txt").write_text(test)
-        return read_data(Text(train="a.txt", test="b.txt", valid=valid), tmp_path, seed).digest
+        table = Text(train="a.txt", test="b.txt", valid=valid)
+        return DataReader(table, tmp_path).splits(seed).digest
 
     first = digest("a\nb\nd\n")
     assert {digest("a\nb\nd\n", seed=seed, valid=n) for seed in range(9) for n in (0, 1)} == {first}
@@ -171,13 +173,13 @@ def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.Monkey
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "set" / "train.jsonl").write_text(text)
     table = Datasets(path="set", source="translation.de", target="translation.en")
-    assert read_data(table, tmp_path, 0).train == EXAMPLES[:3]
+    assert DataReader(table, tmp_path).splits(0).train == EXAMPLES[:3]
     (tmp_path / "set" / "train.jsonl").write_text('{"text": "a", "label": 0}\n')
     table = Datasets(path="set", source="text", target="label")
-    assert read_data(table, tmp_path, 0).train == [Example("a", "0")]
+    assert DataReader(table, tmp_path).splits(0).train == [Example("a", "0")]
     wrong = Datasets(path="set", source="translation.fr", target="translation.en")
     with pytest.raises(TrainingError, match="no field"):
-        read_data(wrong, tmp_path, 0)
+        DataReader(wrong, tmp_path).splits(0)
 
 
 @pytest.mark.parametrize("path", ["text", "./text", "csv"])
@@ -191,7 +193,8 @@ def test_a_data_set_named_like_a_reader_of_datasets_is_read_alone(
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.jsonl").write_text(f'{{"text": "of {name}"}}\n')
     table = Datasets(path=path, target="text")
-    assert [one.target for one in read_data(table, Path(), 0).train] == [f"of {Path(path).name}"]
+    found = DataReader(table, Path()).splits(0).train
+    assert [one.target for one in found] == [f"of {Path(path).name}"]
 
 
 def test_a_name_of_a_reader_of_datasets_is_no_data_set(
@@ -201,7 +204,7 @@ def test_a_name_of_a_reader_of_datasets_is_no_data_set(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("not to be learned\n")
     with pytest.raises(TrainingError, match=r"no folder and no file `text`"):
-        read_data(Datasets(path="text", target="text"), Path(), 0)
+        DataReader(Datasets(path="text", target="text"), Path()).splits(0)
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "json", "jsonl", "parquet"])
@@ -224,17 +227,17 @@ def test_a_file_that_datasets_loads(
         raw = texts[ending].encode()
         path.write_bytes(gzip.compress(raw) if ending.endswith("gz") else raw)
     table = Datasets(path=path.name, source="a", target="b")
-    assert read_data(table, tmp_path, 0).train == [Example("x", "y")]
+    assert DataReader(table, tmp_path).splits(0).train == [Example("x", "y")]
 
 
 def test_what_datasets_cannot_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "a.xlsx").write_bytes(b"x")
     with pytest.raises(TrainingError, match=r"a\.xlsx` is a file of(.|\n)*\.csv, "):
-        read_data(Datasets(path="a.xlsx", target="a"), tmp_path, 0)
+        DataReader(Datasets(path="a.xlsx", target="a"), tmp_path).splits(0)
     (tmp_path / "a.csv").write_bytes(b"a,b\nx,\xff\n")
     with pytest.raises(TrainingError, match=r"a\.csv`: .*codec can't decode byte 0xff"):
-        read_data(Datasets(path="a.csv", target="a"), tmp_path, 0)
+        DataReader(Datasets(path="a.csv", target="a"), tmp_path).splits(0)
 
 
 BAD_FILES = {
@@ -257,14 +260,14 @@ def test_bad_data_is_refused(tmp_path: Path, raw: bytes, told: str) -> None:
     (tmp_path / "a.tsv").write_bytes(raw)
     table = Tsv(train="a.tsv", header=raw.startswith(b"de"))
     with pytest.raises(TrainingError) as caught:
-        read_data(table, tmp_path, 0)
+        DataReader(table, tmp_path).splits(0)
     assert told in str(caught.value)
 
 
 def test_every_bad_line_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\n\tb\nc\td\ne\n")
     with pytest.raises(TrainingError) as caught:
-        read_data(Tsv(train="a.tsv"), tmp_path, 0)
+        DataReader(Tsv(train="a.tsv"), tmp_path).splits(0)
     assert [problem.place.line for problem in caught.value.problems if problem.place] == [1, 2, 4]
 
 
@@ -275,14 +278,14 @@ def test_every_bad_line_is_told(tmp_path: Path) -> None:
 def test_a_column_that_no_line_has_is_told_once(tmp_path: Path, table: Tsv, key: str) -> None:
     (tmp_path / "a.tsv").write_text(20 * "a\tb\n")
     with pytest.raises(TrainingError, match=rf"a.tsv` has 2 columns, and `{key}` is column 9$"):
-        read_data(table, tmp_path, 0)
+        DataReader(table, tmp_path).splits(0)
 
 
 def test_of_many_bad_lines_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\n" + 4321 * "a\n")
     (tmp_path / "b.tsv").write_text(11 * "\tb\n")
     with pytest.raises(TrainingError) as caught:
-        read_data(Tsv(train="a.tsv", test="b.tsv"), tmp_path, 0)
+        DataReader(Tsv(train="a.tsv", test="b.tsv"), tmp_path).splits(0)
     places = [problem.place for problem in caught.value.problems if problem.place]
     of_file = {
         name: [p.line for p in places if p.file.endswith(name)] for name in ("a.tsv", "b.tsv")
@@ -300,7 +303,7 @@ def test_parallel_files_of_different_lengths(tmp_path: Path, de: str, en: str, s
     (tmp_path / "a.de").write_text(de)
     (tmp_path / "a.en").write_text(en)
     with pytest.raises(TrainingError, match=rf"{short}`, which ends before it"):
-        read_data(Parallel(train=Files(source="a.de", target="a.en")), tmp_path, 0)
+        DataReader(Parallel(train=Files(source="a.de", target="a.en")), tmp_path).splits(0)
 
 
 @given(
@@ -338,7 +341,7 @@ def test_held_out_data_that_is_too_much_is_told_at_the_larger_number(tmp_path: P
     (tmp_path / "a.tsv").write_text("a\tx\na\ty\nb\tx\nb\tx\n")
     for valid, test, larger in ((3, 1, "valid"), (1, 3, "test")):
         with pytest.raises(TrainingError) as caught:
-            read_data(Tsv(train="a.tsv", valid=valid, test=test), tmp_path, 0, Place)
+            DataReader(Tsv(train="a.tsv", valid=valid, test=test), tmp_path, Place).splits(0)
         assert str(caught.value) == (
             f"{larger}: error: 4 source sentences for `valid` and `test` cannot be held out of 2, "
             "in 3 different pairs: none would be left"

@@ -26,7 +26,7 @@ from zoo.cli import run
 from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoint_state, checkpoints
 from zoo.training import data as data_module
-from zoo.training.data import read_data
+from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets
 from zoo.training.extras import OF_TRAIN
 from zoo.training.fields import field
@@ -166,7 +166,13 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         SHORT.replace(FILES, 'kind = "bpe"\npad = ""'),
         MODEL,
         {},
-        "recipe.toml:12:7: error: a special token is at least one character",
+        "recipe.toml:12:7: error: `pad` must have at least 1 character, not 0",
+    ),
+    "a token of the model without a character": (
+        SHORT.replace(FILES, 'kind = "of_model"\neos = ""'),
+        MODEL,
+        {},
+        "recipe.toml:12:7: error: `eos` must have at least 1 character, not 0",
     ),
     "a learned token that is another one too": (
         SHORT.replace(FILES, 'kind = "bpe"\nbos = "</s>"'),
@@ -345,7 +351,7 @@ def test_a_secret_label_is_missing(project: Path, monkeypatch: pytest.MonkeyPatc
     datasets.Dataset.from_dict(rows, features=features).to_parquet("rows.parquet")
     table = Datasets(path="rows.parquet", source="text", target="label")
     with pytest.raises(TrainingError, match=r"rows\.parquet \(train\):2: .*target is missing"):
-        read_data(table, Path(), 0)
+        DataReader(table, Path()).splits(0)
     numbers = [field({"label": number}, "label", label.names) for number in (-1, 0, 1, 2)]
     assert numbers == ["", "under", "over", ""]
 

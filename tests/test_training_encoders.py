@@ -39,10 +39,10 @@ from transformers import (
 import zoo
 from zoo.cli import run
 from zoo.training.batches import IGNORED, Labelled, n_labels
+from zoo.training.example import Example
 from zoo.training.f1 import macro_f1
 from zoo.training.loss import loss_and_hits, summed_loss
 from zoo.training.reader_objective import ReaderObjective
-from zoo.training.split import Example
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

@@ -212,6 +212,74 @@ def test_a_trained_class_keeps_its_label_or_gets_a_new_one(train: Train, refused
 
 # --- what is refused ----------------------------------------------------------------------------
 
+
+CHATS = """\
+[data]
+kind = "jsonl"
+train = "a.jsonl"
+test = "a.jsonl"
+messages = "m"
+
+[tokenizer]
+kind = "of_model"
+
+[optimizer]"""
+
+
+NAMED = 'n_classes = 3, labels = ["under", "over", "beside"]'
+
+
+@pytest.mark.parametrize(
+    ("head", "data", "line", "told"),
+    [
+        (
+            "n_classes = 3",
+            "",
+            "a x is u\tunder",
+            "class 0 of classes has no name, so that no recipe",
+        ),
+        (
+            "n_classes = 3",
+            CHATS,
+            "",
+            "recipe.toml:9:12: error: chats are for decoders, and classes learns from texts with",
+        ),
+        (
+            NAMED,
+            "",
+            "a x is u\tunder\na x is v\tabove",
+            "labels.tsv:2:10: error: unknown label `above`",
+        ),
+        (
+            'n_classes = 1, problem_type = "regression"',
+            "",
+            "a x is u\tunder",
+            "labels.tsv:1:10: error: `under` is not a number",
+        ),
+        (
+            NAMED.replace("3", '3, problem_type = "multi_label_classification"'),
+            "",
+            "a x is u\tunder",
+            "the data is pairs, and the model learns from texts with lists of labels",
+        ),
+    ],
+)
+def test_what_a_classifier_is_measured_on_fits_it(
+    head: str, data: str, line: str, told: str, project: Path, refused: Refused
+) -> None:
+    """The recipe in its folder may be that of another model, and the data may have changed."""
+    model = CLASSES.replace("n_classes = 3", head)
+    recipe = RECIPE_OF_CLASSES.replace("valid = 6", 'test = "labels.tsv"')
+    if data:
+        recipe = f"{recipe.partition('[data]')[0]}{data}{recipe.partition('[optimizer]')[2]}"
+    path = write_encoder(project, recipe, model)
+    assert run(["build", "model.toml", "-o", "new"]) == 0
+    path.rename("new/recipe.toml")
+    Path("words.json").rename("new/tokenizer.json")
+    Path("labels.tsv").write_text(f"{line}\n")
+    assert told in refused("score", "new", "--data", ".")
+
+
 LABELS = '"model.toml"\nlabels = '
 OTHER = '"model.toml"\nweights = "filler"'
 REFUSALS: dict[str, tuple[str, str, str]] = {

@@ -41,12 +41,12 @@ from zoo.registry import load_registry
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import Labelled
 from zoo.training.changes import identity
-from zoo.training.data import read_data
+from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Tsv
+from zoo.training.example import Example
 from zoo.training.loss import ReadBatch, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.recipe import read_recipe
-from zoo.training.split import Example
 from zoo.training.start import find_start
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -245,7 +245,9 @@ def test_rows_without_types_are_the_data_that_they_were(project: Path) -> None:
 
 def test_two_columns(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("id\tp\th\tl\n1\t a b \tc\tyes\n2\td\te\tno\n")
-    found = read_data(Tsv(train="pairs.tsv", source=(3, 2), target=4, header=True), tmp_path, 0)
+    found = DataReader(
+        Tsv(train="pairs.tsv", source=(3, 2), target=4, header=True), tmp_path
+    ).splits(0)
     assert found.train == [Example("c", "yes", "a b"), Example("e", "no", "d")]
 
 
@@ -254,7 +256,7 @@ def test_two_fields_of_a_data_set(tmp_path: Path) -> None:
     rows = [{"p": "a b", "h": "c", "l": "yes"}, {"p": "d", "h": "e", "l": "no"}]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "set" / "train.jsonl").write_text(lines)
-    found = read_data(Datasets(path="set", source=("p", "h"), target="l"), tmp_path, 0)
+    found = DataReader(Datasets(path="set", source=("p", "h"), target="l"), tmp_path).splits(0)
     assert found.train == [Example("a b", "yes", "c"), Example("d", "no", "e")]
 
 

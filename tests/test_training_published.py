@@ -32,9 +32,9 @@ import zoo
 from zoo.cli import run
 from zoo.purpose import Generation
 from zoo.training.batches import Row, n_labels
+from zoo.training.example import Example
 from zoo.training.loss import IGNORED, summed_loss
 from zoo.training.published import read_published
-from zoo.training.split import Example
 from zoo.training.tables import OfModel, TokenizerFiles
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_token_files, read_tokens

@@ -38,7 +38,7 @@ from zoo.cli import run
 from zoo.store.files import Store
 from zoo.training.batches import Row
 from zoo.training.checkpoint_state import checkpoints
-from zoo.training.data import read_data
+from zoo.training.data import DataReader
 from zoo.training.data_tables import Text, Tsv
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
@@ -603,7 +603,7 @@ def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) 
     model = zoo.load(tmp_path / "out").eval()
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     losses = []
-    for source, target, *_ in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
+    for source, target, *_ in DataReader(Tsv(train="toy.tsv", valid=20), tmp_path).splits(0).valid:
         begin, *labels = tokenizer.encode(f"<s>{target}").ids
         inputs = torch.tensor([[begin, *labels[:-1]]])
         with torch.no_grad():
@@ -710,7 +710,7 @@ def test_packed_text(toy: Toy, tmp_path: Path) -> None:
     resumed = toy("parts", recipe=recipe, model=model, resume=True)
     assert resumed["content_digest"] == whole["content_digest"]
     tokenizer = Tokenizer.from_file(str(tmp_path / "whole" / "tokenizer.json"))
-    lines = read_data(Text(train="text.txt", valid=4, test=3), tmp_path, seed=0).train
+    lines = DataReader(Text(train="text.txt", valid=4, test=3), tmp_path).splits(0).train
     found = tokenizer.encode_batch([line.target for line in lines], add_special_tokens=False)
     n_tokens = sum(len(line.ids) + 2 for line in found)
     assert whole["examples"]["train"] == math.ceil((n_tokens - 1) / 16)

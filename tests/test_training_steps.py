@@ -21,6 +21,7 @@ from transformers import get_wsd_schedule
 import zoo
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, n_labels
+from zoo.training.example import Example
 from zoo.training.loss import summed_loss
 from zoo.training.optimization import make_optimizer, set_learning_rate, share_of_peak
 from zoo.training.optimizer_tables import (
@@ -36,7 +37,6 @@ from zoo.training.optimizer_tables import (
     WarmupStableDecay,
 )
 from zoo.training.recipe_tokens import learn_tokens
-from zoo.training.split import Example
 from zoo.training.tables import Bpe
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import Tokens, read_tokens

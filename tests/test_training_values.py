@@ -32,11 +32,11 @@ import zoo
 from zoo.cli import run
 from zoo.training.batches import n_labels
 from zoo.training.correlation import pearson, spearman
+from zoo.training.example import Example
 from zoo.training.f1 import micro_and_macro_f1
 from zoo.training.loss import ValuedBatch, loss_and_hits, summed_loss, without_labels
 from zoo.training.plot import plot_losses
 from zoo.training.reader_objective import ReaderObjective
-from zoo.training.split import Example
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

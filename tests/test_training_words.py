@@ -27,14 +27,14 @@ from zoo.cli import run
 from zoo.running.entities import Entity, entities, marks_entities
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, n_labels
-from zoo.training.data import read_data
+from zoo.training.data import DataReader
 from zoo.training.data_tables import Datasets, Jsonl
+from zoo.training.example import Example
 from zoo.training.f1 import entity_scores
 from zoo.training.loss import ReadBatch, summed_loss
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
-from zoo.training.split import Example
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -386,13 +386,13 @@ def test_json_lines(tmp_path: Path) -> None:
         '{"text": " a b ", "y": {"n": 3}}\n\n{"text": "c", "y": {"n": "x"}}\r\n'
         '{"text": "", "y": {"n": null}}\n'
     )
-    found = read_data(Jsonl(train="a.jsonl", source="text", target="y.n"), tmp_path, 0)
+    found = DataReader(Jsonl(train="a.jsonl", source="text", target="y.n"), tmp_path).splits(0)
     assert found.train == [Example("a b", "3"), Example("c", "x")]
     (tmp_path / "b.jsonl").write_text('{"p": "a", "h": "b", "y": "c"}\n')
-    found = read_data(Jsonl(train="b.jsonl", source=("p", "h"), target="y"), tmp_path, 0)
+    found = DataReader(Jsonl(train="b.jsonl", source=("p", "h"), target="y"), tmp_path).splits(0)
     assert found.train == [Example("a", "c", "b")]
     (tmp_path / "c.jsonl").write_text('{"x.t": 1.50, "y": true}\n{"x.t": "a", "y": 1e2}\n')
-    found = read_data(Jsonl(train="c.jsonl", source="x.t", target="y"), tmp_path, 0)
+    found = DataReader(Jsonl(train="c.jsonl", source="x.t", target="y"), tmp_path).splits(0)
     assert found.train == [Example("1.50", "true"), Example("a", "1e2")]
 
 
@@ -407,7 +407,7 @@ def test_lists_of_a_data_set_have_the_names_of_their_numbers(tmp_path: Path) -> 
     made = datasets.Dataset.from_dict(rows, features=features)
     (tmp_path / "set").mkdir()
     made.to_parquet(str(tmp_path / "set" / "train.parquet"))
-    found = read_data(Datasets(path="set", source="tokens", target="tags"), tmp_path, 0)
+    found = DataReader(Datasets(path="set", source="tokens", target="tags"), tmp_path).splits(0)
     assert found.train == [example(["Ada", "met"], ["B-PER", "O"]), example(["in"], ["O"])]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,15 @@ import zoo
 from zoo.cli.options import Registries, device_option, dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
+
+if TYPE_CHECKING:
+    from click.decorators import FC
+
+
+def _number(name: str, *, least: int, default: int, help: str) -> Callable[[FC], FC]:
+    """An option of how many there are."""
+    kind = click.IntRange(least)
+    return click.option(name, type=kind, default=default, show_default=True, help=help)
 
 
 @click.command()
@@ -21,34 +32,15 @@ from zoo.cli.progress import count_bar
     type=click.Choice(["forward", "train", "generate"]),
     help="What to measure; may be stated again.  [default: all that a model can do]",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Sequences, or images, at a time.",
-)
-@click.option(
+@_number("--batch", least=1, default=1, help="Sequences, or images, at a time.")
+@_number(
     "--length",
-    type=click.IntRange(1),
+    least=1,
     default=128,
-    show_default=True,
     help="Tokens of each sequence; where a model reads two, of each of them.",
 )
-@click.option(
-    "--new-tokens",
-    type=click.IntRange(2),
-    default=32,
-    show_default=True,
-    help="Tokens that are generated after each.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(5),
-    default=5,
-    show_default=True,
-    help="Rounds, each of all models in turn.",
-)
+@_number("--new-tokens", least=2, default=32, help="Tokens that are generated after each.")
+@_number("--rounds", least=5, default=5, help="Rounds, each of all models in turn.")
 @device_option
 @click.option(
     "--dtype",

@@ -14,6 +14,7 @@ import click
 from zoo.cli.options import (
     Registries,
     dtype_choice,
+    folder_option,
     json_option,
     max_shard_bytes_option,
     model_type,
@@ -109,13 +110,7 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
 
 @click.command()
 @click.argument("spec", type=model_type)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=path_type,
-    help="Folder for the zoo.lock.  [default: that of SPEC]",
-)
+@folder_option("-o", "--output", help="Folder for the zoo.lock.  [default: that of SPEC]")
 @json_option
 @click.pass_obj
 def lock(registries: Registries, spec: str, output: Path | None, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from zoo.cli.options import (
     AddressType,
     NameType,
     Registries,
+    folder_option,
     json_option,
     max_shard_bytes_option,
     model_type,
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
 @click.command("import")
 @click.argument("source", type=AddressType(), metavar="SRC")
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=path_type,
-    help="The new folder.  [default: the model's name]",
-)
+@folder_option("-o", "--output", help="The new folder.  [default: the model's name]")
 @click.option(
     "--part",
     metavar="NAME",
@@ -118,14 +113,7 @@ def _import_text(report: Mapping[str, Any]) -> str:
     required=True,
     help="The form of the checkpoint: a Hugging Face folder.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=path_type,
-    required=True,
-    help="The new folder.",
-)
+@folder_option("-o", "--output", required=True, help="The new folder.")
 @click.option(
     "--config",
     metavar="FILE",

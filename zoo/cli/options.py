@@ -12,6 +12,7 @@ import click
 from zoo.errors import ZooError, not_expanded
 
 if TYPE_CHECKING:
+    from click.decorators import FC
     from click.shell_completion import CompletionItem
 
     from zoo.registry import Registry
@@ -77,6 +78,14 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+path_type = PathType()
+
+
+def folder_option(*names: str, help: str, required: bool = False) -> Callable[[FC], FC]:
+    """An option that takes a folder, which need not be there."""
+    return click.option(*names, metavar="DIR", type=path_type, required=required, help=help)
+
+
 class AddressType(PathType):
     """A path, or an address such as `hf://owner/name`, which stays a text."""
 
@@ -133,5 +142,4 @@ class ModelType(NameType):
         return super().convert(value, param, ctx)
 
 
-path_type = PathType()
 model_type = ModelType()

@@ -17,11 +17,11 @@ from zoo.cli.options import (
     PathType,
     Registries,
     dtype_choice,
+    folder_option,
     json_option,
     max_shard_bytes_option,
     model_type,
     models,
-    path_type,
 )
 from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("spec", type=model_type)
-@click.option(
+@folder_option(
     "-o",
     "--output",
-    metavar="DIR",
-    type=path_type,
     help="Folder for the model.safetensors, or a .safetensors file.  [default: the model's name]",
 )
 @click.option(
@@ -106,13 +104,7 @@ def _build_text(report: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=model_type)
-@click.option(
-    "-d",
-    "--data",
-    metavar="DIR",
-    type=path_type,
-    help="Folder of the data files of recipes.  [default: the recipe's]",
-)
+@folder_option("-d", "--data", help="Folder of the data files of recipes.  [default: the recipe's]")
 @json_option
 @click.pass_obj
 def validate(

@@ -14,6 +14,7 @@ from zoo.cli.options import (
     Registries,
     device_option,
     dtype_choice,
+    folder_option,
     json_option,
     model_type,
     path_type,
@@ -26,20 +27,8 @@ from zoo.wording import counted
 
 @click.command()
 @click.argument("recipe", type=path_type)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=path_type,
-    help="Folder for the model.  [default: the recipe's name]",
-)
-@click.option(
-    "-d",
-    "--data",
-    metavar="DIR",
-    type=path_type,
-    help="Folder of the data files.  [default: the recipe's]",
-)
+@folder_option("-o", "--output", help="Folder for the model.  [default: the recipe's name]")
+@folder_option("-d", "--data", help="Folder of the data files.  [default: the recipe's]")
 @click.option(
     "--resume",
     is_flag=True,

@@ -12,7 +12,7 @@ from zoo.errors import WeightsError, ZooError
 from zoo.exporting.completed import completed
 from zoo.exporting.target import Target
 from zoo.families.active_rules import active_rules, checkpoint_names, possible_rules
-from zoo.families.config import ModelClass
+from zoo.families.defaults import ModelClass
 from zoo.families.family import Family
 from zoo.families.origin import Origin
 from zoo.families.registered import Families

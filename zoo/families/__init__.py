@@ -15,8 +15,8 @@ registered.py           the families of a registry; table.py, `zoo families`
 family.py               a family file; vocabulary.py, the words that all families share; rotary.py,
                         their settings of rotary positions
 expression.py, scope.py its expressions, and the values that they read
-config.py               the `config.json`; unread.py, what of it is not read; class_names.py, the
-                        classes that it names
+config.py               the `config.json`; defaults.py, what it need not state; unread.py, what
+                        nothing reads of it; class_names.py, the classes that it names
 spec.py                 from a family and a configuration to a spec
 lint.py                 `zoo lint`
 

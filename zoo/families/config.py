@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from zoo.errors import Place, Problem
+from zoo.families.defaults import Defaults
 from zoo.json_files import JsonFile
 
 _INTEGER, _NUMBER = "an integer", "a number"
 _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a string"))
-
-
-class ModelClass(BaseModel):
-    """A class of `transformers`: the parts of its checkpoints, with which names of tensors begin,
-    those that are needed, and those that one may lack."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    needed: list[str]
-    optional: list[str]
-
-    @property
-    def parts(self) -> list[str]:
-        return self.needed + self.optional
-
-    def lacking(self, tensors: Iterable[str]) -> list[str]:
-        """Return the parts that a checkpoint with these tensors lacks, although it needs them."""
-        return [part for part in self.needed if not any(_is_in(part, name) for name in tensors)]
-
-    def foreign(self, tensors: Iterable[str], others: Iterable[ModelClass]) -> list[str]:
-        """Return the parts of other classes that a checkpoint with these tensors has, and that this
-        class has not."""
-        rest = [name for name in tensors if not any(_is_in(part, name) for part in self.parts)]
-        theirs = {part for one in others for part in one.parts}
-        return [part for part in sorted(theirs) if any(_is_in(part, name) for name in rest)]
-
-
-def _is_in(part: str, tensor: str) -> bool:
-    return tensor == part or tensor.startswith(f"{part}.")
-
-
-class Defaults(BaseModel):
-    """The defaults of a model type for what `config.json` omits; `spellings`, which maps keys to
-    alternative keys; the keys that may be null although their default is not, and those that may
-    have values of other types than their default; and the classes of `transformers` that it has.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    values: dict[str, Any] = Field(default_factory=dict[str, Any], alias="defaults")
-    spellings: Mapping[str, str] = Field(default_factory=dict[str, str], alias="attribute_map")
-    nullable: list[str] = Field(default_factory=list[str])
-    mixed: list[str] = Field(default_factory=list[str])
-    classes: Mapping[str, ModelClass] = Field(default_factory=dict[str, ModelClass])
 
 
 class Config(Mapping[str, Any]):

@@ -43,7 +43,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _ALLOWED = (
     *_OPERATORS,
-    ast.Expression,
     ast.Constant,
     ast.Name,
     ast.Load,
@@ -124,10 +123,9 @@ def parse(source: str, functions: Functions) -> Expression:
 def _parsed(source: str) -> Expression:
     if len(source) > MAX_SOURCE:
         raise ExpressionError(f"the expression is longer than {MAX_SOURCE:,} characters")
-    try:
-        tree = ast.parse(source.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ExpressionError(f"`{source.strip()}` is no expression") from None
+    tree = _tree(source)
+    if tree is None:
+        raise ExpressionError(f"`{source.strip()}` is no expression")
     called: list[str] = []
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED) or not _is_simple(node):
@@ -178,10 +176,16 @@ def strings_in(source: str) -> set[str]:
 
 
 def _nodes(source: str) -> Iterator[ast.AST]:
+    tree = _tree(source)
+    return iter(()) if tree is None else ast.walk(tree)
+
+
+def _tree(source: str) -> ast.expr | None:
+    """The syntax tree of a text; None if that is no expression."""
     try:
-        return ast.walk(ast.parse(source.strip(), mode="eval"))
+        return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return iter(())
+        return None
 
 
 def _is_simple(node: ast.AST) -> bool:

@@ -25,7 +25,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -33,16 +33,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
-from zoo.families.config import Defaults
+from zoo.errors import Findings, Place, Problem, SpecError
 from zoo.families.expression import fields_in, names_in, strings_in
-from zoo.json_files import parse_json, read_bytes
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
-from zoo.validating.value_errors import Format, key_problem, value_message
-from zoo.wording import did_you_mean, dotted, quoted
+from zoo.validating.value_errors import Format, key_problem
+from zoo.wording import did_you_mean, quoted
 
 MAX_PARENTS = 8
-DEFAULTS_FILE = "defaults.json"
 _INSERTED = re.compile(r"\$\{(.*?)\}")
 
 
@@ -359,42 +356,3 @@ def _is_whole(value: Leaf | Table) -> bool:
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
     """Return a family with further rules, which are not in its file."""
     return replace(family, rules={**family.rules, **_stated(rules, family.spec.document)})
-
-
-def read_defaults(folder: Path) -> Mapping[str, Defaults]:
-    """Return the generated defaults of a folder of families, by model type, if there are any.
-
-    Raises:
-        WeightsError: as `read_json`, or an entry has another form than `tools/family_defaults.py`
-            gives it.
-    """
-    path = folder / DEFAULTS_FILE
-    return _defaults(path, read_bytes(path)) if path.is_file() else {}
-
-
-@lru_cache(maxsize=4)
-def _defaults(path: Path, raw: bytes) -> Mapping[str, Defaults]:
-    """The defaults in the bytes of a file. They are parsed once: each import reads those of all
-    model types. Raises as `read_defaults`."""
-    file = parse_json(path, raw)
-    found: dict[str, Defaults] = {}
-    problems: list[Problem] = []
-    for model_type, stated in file.data.items():
-        try:
-            found[model_type] = Defaults.model_validate(stated)
-        except ValidationError as error:
-            for wrong in error.errors(include_url=False):
-                keys = (model_type, *map(str, wrong["loc"]))
-                where = file.place(*keys)
-                place = where if where.line else file.place(*keys[:2])
-                place = place if place.line else file.place(model_type)
-                expected = (
-                    "a table of `defaults`, `attribute_map`, `classes`, `nullable` and `mixed`"
-                )
-                message = value_message(wrong) if wrong["loc"] else f"must be {expected}"
-                if wrong["type"] == "extra_forbidden":
-                    message = f"is unknown: an entry is {expected}"
-                problems.append(Problem(f"{quoted(dotted(keys))} {message}", place))
-    if problems:
-        raise WeightsError(problems)
-    return found

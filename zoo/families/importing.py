@@ -81,10 +81,10 @@ def save_import(
     with new_folder(output) as folder:
         write_companions((*found.companions, *found.made), folder)
         with (folder / WEIGHTS).open("xb") as file:
-            return write_import(found, file, on_bytes=on_bytes)
+            return _write_import(found, file, on_bytes=on_bytes)
 
 
-def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], None] | None) -> str:
+def _write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], None] | None) -> str:
     """Write an import as one weights file; return its content digest. Raises as
     `import_folder`."""
     records = found.records

@@ -132,7 +132,7 @@ def _check(
     )
     before = families.scope(family, file, seeds)
     spec = family_spec(before, family.name, families.registry)
-    keys = expected_keys(spec, active_rules(before))
+    keys = _expected_keys(spec, active_rules(before))
     scope = families.scope(family, file, frozenset(keys))
     if any(scope.functions["present"](name) != (name in assumed) for name in asked):
         return False
@@ -142,7 +142,7 @@ def _check(
     return True
 
 
-def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
+def _expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
     """Return the names of the tensors of a checkpoint, derived from those of the model, without
     copies."""
     keys = (

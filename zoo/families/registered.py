@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.families.config import Config, Defaults
-from zoo.families.family import Family, read_defaults, read_family
+from zoo.families.config import Config
+from zoo.families.defaults import Defaults, read_defaults
+from zoo.families.family import Family, read_family
 from zoo.families.scope import Scope
 from zoo.families.vocabulary import FILE_NAME as VOCABULARY
 from zoo.families.vocabulary import Vocabulary, read_vocabulary
@@ -103,7 +104,7 @@ class Families:
         for name, words in self.vocabulary.parts.items():
             inner = file.data.get(words.config)
             model_type = inner.get("model_type") if isinstance(inner, dict) else None
-            if model_type in self.by_model_type:
+            if isinstance(model_type, str) and model_type in self.by_model_type:
                 return (
                     f"`zoo import --part {name}` reads the {quoted(model_type)} of its "
                     f"`{words.config}`, and leaves the rest out"

@@ -55,10 +55,12 @@ class Scope(Mapping[str, Any]):
         if name in self._open:
             raise ExpressionError(f"`{name}` is made of itself: {' -> '.join(self._open)}")
         self._open.append(name)
-        with self.reading() as keys:
-            self._known[name] = self.value(self.family.let[name])
+        try:
+            with self.reading() as keys:
+                self._known[name] = self.value(self.family.let[name])
+        finally:
+            self._open.pop()
         self._read_by[name] = frozenset(keys)
-        self._open.pop()
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:

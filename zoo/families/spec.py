@@ -67,7 +67,7 @@ class Made(Document):
         SpecError: an expression has no value.
     """
 
-    def __init__(self, scope: Scope, name: str, changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, scope: Scope, name: str, changes: Mapping[str, Any] | None) -> None:
         self._table = scope.family.spec
         self._stated: dict[Place, Place] = {}
         self._config = Place(str(scope.config.file.path))

@@ -105,9 +105,9 @@ class FixedPast(Past):
     def select(self, rows: torch.Tensor) -> None:
         """As `Past.select`. Tensors stay in their place if the number of rows does."""
         if len(self._seen) > 1:
-            self._seen = moved(self._seen, rows)
+            self._seen = _moved(self._seen, rows)
         if self._positions is not None:
-            self._positions = moved(self._positions, rows)
+            self._positions = _moved(self._positions, rows)
 
 
 class FixedCache(Cache):
@@ -178,14 +178,15 @@ class FixedAttentionCache(AttentionCache):
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None) -> None:
         """As `Cache.select`. Tensors stay in their place if the number of rows does."""
         if self._of_memory is not None and memory_rows is not None:
-            self._of_memory = tuple(moved(tensor, memory_rows) for tensor in self._of_memory)
+            self._of_memory = tuple(_moved(tensor, memory_rows) for tensor in self._of_memory)
         self._states = {
-            at: tuple(moved(tensor, rows) for tensor in state) for at, state in self._states.items()
+            at: tuple(_moved(tensor, rows) for tensor in state)
+            for at, state in self._states.items()
         }
-        self._buffers = [moved(buffer, rows) for buffer in self._buffers]
+        self._buffers = [_moved(buffer, rows) for buffer in self._buffers]
 
 
-def moved(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _moved(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """These rows of a tensor: in its own memory, if there are as many as before."""
     found = tensor.index_select(0, rows)
     return tensor.copy_(found) if found.shape == tensor.shape else found

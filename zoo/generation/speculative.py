@@ -34,11 +34,13 @@ def speculative_search(
         decoding = alone.decoding(model, back=drafting.back)
         (seen,) = alone.prompt.lists()
         row = Row(number, sources[prompt], seen)
-        yield from speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)
+        yield from _speculate(decoding, drafting.drafter(prompt, choosing), row, choosing)
     decoding.accompany()
 
 
-def speculate(decoding: Decoding, drafter: Drafter, row: Row, choosing: Choosing) -> Iterator[Step]:
+def _speculate(
+    decoding: Decoding, drafter: Drafter, row: Row, choosing: Choosing
+) -> Iterator[Step]:
     """Extend a row, which is the only one of its batch.
 
     Each pass over the model reads the guessed tokens and those that it has not read yet. It scores

@@ -19,13 +19,13 @@ def in_processes() -> Workers:
 
 def same_when_cut(processes: Workers, spec: ModelSpec, registry: Registry) -> None:
     """Raises PromiseError unless the model of a spec computes the same when it is cut."""
-    check_stated(spec.model.layout())
+    _check_stated(spec.model.layout())
     if any((cut.units or N_PROCESSES) % N_PROCESSES for _, cut in spec.layout.cuts()):
         return  # such as 3 heads, which cannot be divided among the processes
     processes.ask(spec, registry)
 
 
-def check_stated(layout: Layout) -> None:
+def _check_stated(layout: Layout) -> None:
     """Raises PromiseError unless each cut names tensors that exist and axes that they have, and the
     axes can be divided into whole units."""
     of_modules: dict[str, dict[str, Tensor]] = {}

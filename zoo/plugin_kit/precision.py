@@ -53,7 +53,7 @@ def precision(spec: ModelSpec, _registry: Registry) -> None:
     for tensor in inputs:
         tensor.requires_grad_(tensor.is_floating_point())
     try:
-        with NoRounding():  # type: ignore[no-untyped-call]
+        with _NoRounding():  # type: ignore[no-untyped-call]
             driver.in_every_way(*inputs)
     except PromiseError as error:
         where = describe_failure("", error).message.split("\n")[1:]
@@ -115,7 +115,7 @@ def outputs_of(driver: Driver, way: Way, told: str) -> Tensors:
     return outputs
 
 
-class NoRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _NoRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises PromiseError for an operation that makes narrower floating-point numbers of those in
     float64 that have a gradient. Constants, such as the slopes of a bias, may be rounded ones."""
 

@@ -43,18 +43,18 @@ def schema(cls: type[Plugin]) -> None:
             raise PromiseError(f"the type of `{name}` has no JSON Schema: {message}") from None
         unchecked = not (field.validate_default or field.is_required() or field.default_factory)
         if unchecked:
-            check_default(name, values, field.default)
+            _check_default(name, values, field.default)
 
 
 def _check_type(name: str, described: Any) -> None:
     """Raises PromiseError for the type of a field that a spec does not hold, or that says too
     little."""
-    if choice := first_in(described, _is_enum):
+    if choice := _first_in(described, _is_enum):
         raise PromiseError(
             f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words",
             help=f"a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`",
         )
-    if table := first_in(described, _is_table):
+    if table := _first_in(described, _is_table):
         raise PromiseError(
             f"the type of `{name}` holds {table.__name__}, which is no component, and a table "
             "of a spec is one",
@@ -62,23 +62,23 @@ def _check_type(name: str, described: Any) -> None:
             f"and write `{name}: Annotated[{table.__name__}, Part()]`; several are several "
             "fields",
         )
-    if first_in(described, lambda one: one is Any or one is object):
+    if _first_in(described, lambda one: one is Any or one is object):
         raise PromiseError(
             f"the type of `{name}` takes anything, and a spec does not hold everything",
             help="name the types that it takes, such as `int | str`",
         )
-    if first_in(described, lambda one: one is tuple):
+    if _first_in(described, lambda one: one is tuple):
         raise PromiseError(
             f"the type of `{name}` is a tuple of anything",
             help="state what it holds: `tuple[int, ...]` for any number, `tuple[int, int]` for two",
         )
 
 
-def first_in(described: Any, test: Callable[[Any], bool]) -> Any:
+def _first_in(described: Any, test: Callable[[Any], bool]) -> Any:
     """Return the first of the types that a type is made of which passes a test, or None."""
     if test(described):
         return described
-    return next((f for inner in get_args(described) if (f := first_in(inner, test))), None)
+    return next((f for inner in get_args(described) if (f := _first_in(inner, test))), None)
 
 
 def _is_enum(described: Any) -> bool:
@@ -92,7 +92,7 @@ def _is_table(described: Any) -> bool:
     return issubclass(described, BaseModel) or is_dataclass(described) or is_typeddict(described)
 
 
-def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
+def _check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
     """Raises PromiseError unless the default of a field is a valid value.
 
     pydantic does not validate defaults: an invalid one would only be found when a stored spec,
@@ -148,13 +148,13 @@ def layout(spec: ModelSpec, _registry: Registry) -> None:
             f"the buffers that are not stored ({', '.join(tables) or 'none'}) have {n_elements} "
             f"elements, and `computed` of the layout says {spec.layout.n_computed}"
         )
-    for name in drawn(spec):
+    for name in _drawn(spec):
         raise PromiseError(
             f"the module draws `{name}` at random itself, which has no effect: it starts as the "
             f"layout says, by its role ({spec.tensors[name].role})",
             help="leave the start to the layout by `torch.empty`; an `init` of the spec draws it",
         )
-    set_to = constants(spec)
+    set_to = _constants(spec)
     for name, tensor in spec.tensors.items():
         value = set_to.get(name)
         # A bias of 0 is what `nn.LayerNorm` and the like begin with; inits know that.
@@ -189,7 +189,7 @@ def _check_tables(model: nn.Module) -> None:
             )
 
 
-def drawn(spec: ModelSpec) -> list[str]:
+def _drawn(spec: ModelSpec) -> list[str]:
     """Return the parameters that the module itself draws at random, other than by the layers of
     torch, which draw theirs whenever they are made."""
     with torch.random.fork_rng(devices=[]), _filled_with_nan(), _layers_without_start():
@@ -203,7 +203,7 @@ def drawn(spec: ModelSpec) -> list[str]:
     ]
 
 
-def constants(spec: ModelSpec) -> dict[str, float]:
+def _constants(spec: ModelSpec) -> dict[str, float]:
     """Return the parameters that the module itself sets to one number, with the number."""
     with _filled_with_nan():
         one, other = _constants_of_a_build(spec), _constants_of_a_build(spec)

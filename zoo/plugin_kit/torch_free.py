@@ -40,7 +40,7 @@ def import_failures(entries: Iterable[Entry]) -> list[str | None]:
     return answers
 
 
-class WithoutTorch(MetaPathFinder, Loader):
+class _WithoutTorch(MetaPathFinder, Loader):
     """Finds torch, as where it is installed, and refuses to import it.
 
     Packages such as transformers look whether torch is there: if it were not, they would not try to
@@ -61,7 +61,7 @@ class WithoutTorch(MetaPathFinder, Loader):
 def main() -> None:
     """Read entries as JSON from stdin and write one JSON line for each: null, or the failure."""
     entries: list[list[str]] = json.load(sys.stdin)
-    without_torch = WithoutTorch()
+    without_torch = _WithoutTorch()
     sys.meta_path.insert(0, without_torch)
     for entry in entries:
         slot, kind, *_ = entry
@@ -69,7 +69,7 @@ def main() -> None:
         print(json.dumps(failure), flush=True)
 
 
-def _failure(registry: Registry, slot: str, kind: str, without_torch: WithoutTorch) -> str | None:
+def _failure(registry: Registry, slot: str, kind: str, without_torch: _WithoutTorch) -> str | None:
     without_torch.stack = ()
     failure: str | None = None
     try:

@@ -26,12 +26,12 @@ def written(cls: type[Plugin], registry: Registry) -> None:
     # The whole file: the lines of a class inside an `if` or a function are no Python by themselves.
     file = ast.parse("".join(lines))
     own = next(found for found in _classes(file) if _first_line(found) == above + 1)
-    written_once(cls, file)
-    unread_fields(cls, file, own)
-    contradictions(cls, own, registry)
+    _written_once(cls, file)
+    _unread_fields(cls, file, own)
+    _contradictions(cls, own, registry)
 
 
-def written_once(cls: type[Plugin], file: ast.Module) -> None:
+def _written_once(cls: type[Plugin], file: ast.Module) -> None:
     """No two classes at the top of the file have the name: the last one would be registered."""
     top = [one for one in file.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__]
     if len(top) > 1:
@@ -43,7 +43,7 @@ def written_once(cls: type[Plugin], file: ast.Module) -> None:
         )
 
 
-def unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> None:
+def _unread_fields(cls: type[Plugin], file: ast.Module, own: ast.ClassDef) -> None:
     """Each field that the class adds, also one that holds a component, is named in the file, apart
     from where it is declared, or given to a component inside. If the description is passed on as a
     whole, what it is passed to may read any of them."""
@@ -100,7 +100,7 @@ def _is_passed_on(file: ast.Module) -> bool:
     )
 
 
-def contradictions(cls: type[Plugin], written: ast.ClassDef, registry: Registry) -> None:
+def _contradictions(cls: type[Plugin], written: ast.ClassDef, registry: Registry) -> None:
     """The keys that contradictions of the class point at are keys of some component."""
     own = fields_of(cls)
     for key, line in _keys_of_contradictions(written):

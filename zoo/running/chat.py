@@ -99,7 +99,7 @@ class ChatTemplate:
             message = f"the chat template is wrong: {_reason(error)}"
             raise WeightsError(message, Place(str(source.path), line)) from None
 
-    def path(self, tools: Tools | None = None) -> Path:
+    def path(self, tools: Tools | None) -> Path:
         """The file of the template that writes a chat with these tools."""
         return (self._default if tools is None else self._for_tools).path
 

@@ -74,7 +74,7 @@ def perplexity(
         WeightsError: the model's scores are NaN.
     """
     spec = model.transformer.spec
-    how = predicting(spec)
+    how = _predicting(spec)
     if not isinstance(model.text, Tokenized):
         raise InputError(f"{spec.name} has no tokenizer, which makes tokens of a text")
     window, stride = _sizes(spec, how, window, stride)
@@ -128,7 +128,7 @@ def windows(length: int, begin: int, window: int, stride: int) -> Iterator[Windo
             return
 
 
-def predicting(spec: ModelSpec) -> Generation:
+def _predicting(spec: ModelSpec) -> Generation:
     """Describe how the model generates. Raises InputError if it does not predict the next token of
     a text."""
     how = spec.model.generation

@@ -65,7 +65,7 @@ def read_off(
 
 
 def classes_of(
-    output: torch.Tensor, labels: Labels, read: Input | None = None, *, top: int | None = None
+    output: torch.Tensor, labels: Labels, read: Input | None = None, *, top: int | None
 ) -> dict[str, Any]:
     """The likeliest classes, of scores (classes,), or (length, classes) of each position; then also
     the spans of a text whose words are known.

@@ -44,7 +44,7 @@ _SPACED = {
     " ' ": "'",
     **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")},
 }
-"""What `tidied` replaces, in this order."""
+"""What `_tidied` replaces, in this order."""
 
 
 class Mark(NamedTuple):
@@ -175,7 +175,7 @@ class Tokenized:
             ids = [id_ for id_ in ids if id_ < self.hidden_from]
         with tokenizer_code(self._cannot_decode):
             text: str = self.target.decode(list(ids), skip_special_tokens=not special)
-        return tidied(text) if self.tidies else text
+        return _tidied(text) if self.tidies else text
 
     def _cannot_decode(self, error: BaseException) -> WeightsError:
         return WeightsError(
@@ -219,7 +219,7 @@ def _without_space(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(found.lstrip()), end
 
 
-def tidied(text: str) -> str:
+def _tidied(text: str) -> str:
     """A text of English without the spaces that older tokenizers leave before punctuation, as
     `clean_up_tokenization_spaces` of transformers removes them."""
     for spaced, joined in _SPACED.items():

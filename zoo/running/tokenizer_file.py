@@ -108,7 +108,7 @@ def encode(
     """
     for one in (text,) if second is None else (text, second):
         check_text(one)
-    with tokenizer_code(cannot_encode):
+    with tokenizer_code(_cannot_encode):
         return tokenizer.encode(text, second, add_special_tokens=add_special_tokens)
 
 
@@ -139,16 +139,16 @@ def encoded(
     add_special_tokens: bool = True,
 ) -> Iterator[Any]:
     """Encode texts, and pairs of texts, that can be written in UTF-8: the `Encoding` of each.
-    Raises `InputError` as `cannot_encode` makes it."""
+    Raises `InputError` as `_cannot_encode` makes it."""
     for start in range(0, len(texts), _AT_ONCE):
-        with tokenizer_code(cannot_encode):
+        with tokenizer_code(_cannot_encode):
             found: list[Any] = tokenizer.encode_batch(
                 list(texts[start : start + _AT_ONCE]), add_special_tokens=add_special_tokens
             )
         yield from found
 
 
-def cannot_encode(error: BaseException) -> InputError:
+def _cannot_encode(error: BaseException) -> InputError:
     """The error of a tokenizer that cannot encode a text."""
     return InputError(f"the tokenizer cannot encode the text: {error}")
 
@@ -156,7 +156,7 @@ def cannot_encode(error: BaseException) -> InputError:
 def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
     """Why a tokenizer cannot join pairs of texts for a model that tells so many types of tokens
     apart; None if it can. Raises InputError if it cannot encode any."""
-    with tokenizer_code(cannot_encode):
+    with tokenizer_code(_cannot_encode):
         single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
     if single and not pair:
         return Problem(

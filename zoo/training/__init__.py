@@ -15,7 +15,7 @@ From data to batches:
 lines.py, fields.py     lines of files and of JSON; hub.py, rows of the package `datasets`; line.py,
                         what all of these become
 chats.py                chats as texts, with the answers that are learned
-data.py, split.py       examples, and those that are held out
+data.py, example.py     from lines to examples; split.py, those that are held out
 labels.py               the labels of a classifier
 tokens.py               a model's tokenizers; reader_tokens.py, that of one that reads whole texts
 objective.py            what a model learns: examples as ids, in batches; of one that generates it

@@ -11,7 +11,7 @@ from typing import Any
 from zoo.errors import InputError, TrainingError
 from zoo.json_files import strict_json
 from zoo.running.chat import ChatTemplate, Tools, read_messages, read_tools
-from zoo.training.split import Example
+from zoo.training.example import Example
 from zoo.training.tokens import Tokens
 from zoo.wording import quoted
 

@@ -48,7 +48,7 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
             splits = find_data(recipe, folder, None if start is None else start.sides, chats)
     if start is not None and splits is not None:
         with noted(problems):
-            check_sides(start, splits)
+            check_sides(recipe, start.sides, splits.train[0])
             start = with_labels(start, splits, folder)
         with noted(problems):
             if tokens is not None:

@@ -59,7 +59,7 @@ def write_checkpoint(
     state: Mapping[str, Any],
     *,
     keep: int,
-    best: int | None = None,
+    best: int | None,
 ) -> None:
     """Write a checkpoint, and then remove all but the last `keep` and the best one.
 

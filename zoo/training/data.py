@@ -4,14 +4,16 @@ with their lines."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from zoo.errors import Place, Problem, TrainingError, noted, placing
 from zoo.training.data_tables import Data, is_packed
+from zoo.training.example import Example, Words
 from zoo.training.line import Line
 from zoo.training.lines import lines_of, text_lines
-from zoo.training.split import Example, Splits, Words, held_out
+from zoo.training.split import Splits, held_out
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
@@ -22,81 +24,74 @@ MAX_LINES = 10
 common cause, such as swapped columns, unlike the mistakes in a recipe or a spec."""
 
 
-def read_data(
-    data: Data,
-    folder: Path,
-    seed: int,
-    place_of: Callable[[str], Place | None] = lambda key: None,
-    *,
-    of_decoder: bool = False,
-    chats: Chats | None = None,
-) -> Splits:
-    """Read the examples of a recipe's `[data]` in three parts.
-
-    Duplicate pairs in the training data are removed; a separate file of held-out pairs is kept as
-    it is. Lines of text are kept as they are, with their indentation, order and repetitions. Blank
-    lines are kept in packed text, whose parts they separate, and otherwise left out.
-
-    The white space around the sides of pairs is removed. Those for a decoder, which continues a
-    prompt by its answer, are kept as they are.
+@dataclass(frozen=True)
+class DataReader:
+    """Reads the examples of a recipe's `[data]`.
 
     Args:
         data: the table.
         folder: the folder that its file names are relative to.
-        seed: decides which examples are held out, if the table gives a number of them.
         place_of: returns the place in the recipe of the key of a part, for messages; by default
             there is none.
-        of_decoder: whether it is for a decoder.
+        of_decoder: whether they are for a decoder, which continues a prompt by its answer: sides of
+            pairs are then kept as they are, and otherwise without the white space around them.
         chats: writes chats; None for other data.
-
-    Raises:
-        TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing. The
-            error has the problems of all three parts, but only the first wrong lines of a file.
     """
-    problems: list[Problem] = []
 
-    def part(name: str) -> list[Example]:
-        with noted(problems):
-            return read_part(data, folder, name, place_of, of_decoder=of_decoder, chats=chats)
-        return []
+    data: Data
+    folder: Path
+    place_of: Callable[[str], Place | None] = lambda key: None
+    of_decoder: bool = False
+    chats: Chats | None = None
 
-    train, valid, test = map(part, ("train", "valid", "test"))
-    if problems:
-        raise TrainingError(problems)
-    n_read = len(train)
-    if train[0].source is not None:
-        train = list(dict.fromkeys(train))
-    n_held_out = [n if isinstance(n, int) else 0 for n in (data.test, data.valid)]
-    larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
-    with placing(place_of(larger)):
-        rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
-    read_examples = (train, valid, test)
-    n_duplicates = n_read - len(train)
-    return Splits(rest, valid or valid_taken, test or test_taken, n_duplicates, read_examples)
+    def splits(self, seed: int) -> Splits:
+        """Read the data in three parts.
 
+        Duplicate pairs in the training data are removed; a separate file of held-out pairs is kept
+        as it is. Lines of text are kept as they are, with their indentation, order and repetitions.
+        Blank lines are kept in packed text, whose parts they separate, and otherwise left out.
 
-def read_part(
-    data: Data,
-    folder: Path,
-    name: str,
-    place_of: Callable[[str], Place | None] = lambda key: None,
-    *,
-    of_decoder: bool = False,
-    chats: Chats | None = None,
-) -> list[Example]:
-    """Read the examples of the part `name`: `train`, before anything is taken out of it, `valid` or
-    `test`; none of one that is taken out. The other arguments and the errors are those of
-    `read_data`."""
-    stated = getattr(data, name)
-    if isinstance(stated, int):
-        return []
-    with placing(place_of(name)):
-        found = _examples(*lines_of(data, folder, stated, chats), as_written=of_decoder)
-    return found if is_packed(data) and name != "test" else _not_blank(found)
+        Args:
+            seed: decides which examples are held out, if the table gives a number of them.
+
+        Raises:
+            TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing.
+                The error has the problems of all three parts, but only the first wrong lines of a
+                file.
+        """
+        problems: list[Problem] = []
+        read: list[list[Example]] = []
+        for name in ("train", "valid", "test"):
+            with noted(problems):
+                read.append(self.part(name))
+        if problems:
+            raise TrainingError(problems)
+        train, valid, test = read
+        n_read = len(train)
+        if train[0].source is not None:
+            train = list(dict.fromkeys(train))
+        n_held_out = [n if isinstance(n, int) else 0 for n in (self.data.test, self.data.valid)]
+        larger = "test" if n_held_out[0] > n_held_out[1] else "valid"
+        with placing(self.place_of(larger)):
+            rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
+        n_duplicates = n_read - len(train)
+        read_examples = (train, valid, test)
+        return Splits(rest, valid or valid_taken, test or test_taken, n_duplicates, read_examples)
+
+    def part(self, name: str) -> list[Example]:
+        """Read the part `name`: `train`, before anything is taken out of it, `valid` or `test`; no
+        examples of one that is taken out. Raises as `splits`."""
+        stated = getattr(self.data, name)
+        if isinstance(stated, int):
+            return []
+        with placing(self.place_of(name)):
+            lines = lines_of(self.data, self.folder, stated, self.chats)
+            found = _examples(*lines, as_written=self.of_decoder)
+        return found if is_packed(self.data) and name != "test" else _not_blank(found)
 
 
 def read_lines(path: Path) -> list[Example]:
-    """Read a text, one example for each line that is not blank. Raises as `read_data`."""
+    """Read a text, one example for each line that is not blank. Raises as `DataReader`."""
     return _not_blank(_examples(text_lines(path), path))
 
 

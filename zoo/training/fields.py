@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.errors import TrainingError, placing
 from zoo.training.data_tables import Datasets, Rows, two_of
+from zoo.training.example import Words
 from zoo.training.line import Line, Where
-from zoo.training.split import Words
 from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:

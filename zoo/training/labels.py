@@ -9,14 +9,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import InputError, Problem, TrainingError
 from zoo.families.class_names import unnamed
 from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
 from zoo.training.data import place_of_label
 from zoo.training.data_tables import Data
+from zoo.training.example import Example
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader
+from zoo.training.sides import Reader, Sides
 from zoo.training.split import Splits
 from zoo.training.start import Start
 from zoo.wording import counted, did_you_mean, first_of, quoted
@@ -48,7 +49,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     if not isinstance(sides, Reader) or sides.classes is None:
         return start
     if sides.predicts == "number":
-        _check_numbers(recipe, splits, folder)
+        _check_numbers(recipe, splits.parts, folder)
         return start
     number = sides.classes.number
     if sides.predicts == "classes":
@@ -60,7 +61,7 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
     if start.saved is not None and start.saved.taken is None:
         _check_order(start, own)
     labels = recipe.head.labels or own or tuple(learned)
-    _check_unknown(recipe, splits, labels, folder)
+    _check_unknown(recipe, splits.parts, labels, folder)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     notes = _notes_of_missing(recipe, labels, learned, what)
     start = start._replace(notes=(*start.notes, *notes))
@@ -68,6 +69,19 @@ def with_labels(start: Start, splits: Splits, folder: Path) -> Start:
         return start
     spec = replace(start.spec, model=start.spec.model.labelled(labels), origin=None)
     return start._replace(spec=spec)
+
+
+def check_labels(
+    recipe: Recipe, sides: Sides, test: Sequence[Example], labels: Sequence[str], folder: Path
+) -> None:
+    """Raise TrainingError if a target in the test data of a trained classifier is none of these
+    labels, or no number where it predicts one. For other models, nothing is done."""
+    if not isinstance(sides, Reader) or sides.classes is None:
+        return
+    if sides.predicts == "number":
+        _check_numbers(recipe, {"test": test}, folder)
+    else:
+        _check_unknown(recipe, {"test": test}, labels, folder)
 
 
 def _own_labels(start: Start, number: int) -> tuple[str, ...]:
@@ -110,11 +124,15 @@ def _notes_of_missing(
 
 def labels_in(spec: ModelSpec, origin: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The names of the classes of a classifier after `with_labels`; none of other models. The
-    arguments are those of `labels_of`."""
+    arguments are those of `labels_of`. Raises InputError if some have none."""
     found, classes = labels_of(spec, origin), spec.model.classes
     if classes is None or found.problem_type == "regression":
         return ()
-    return tuple(found.id2label[place] for place in range(classes.number))
+    try:
+        return tuple(found.id2label[place] for place in range(classes.number))
+    except KeyError as error:
+        message = f"class {error} of {spec.name} has no name, so that no recipe has trained it"
+        raise InputError(message) from None
 
 
 def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
@@ -127,10 +145,10 @@ def _refuse_rows_of_bits(recipe: Recipe, splits: Splits, number: int) -> None:
         raise recipe.error(message, "data", "target", help=hint)
 
 
-def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
+def _check_numbers(recipe: Recipe, parts: Mapping[str, Sequence[Example]], folder: Path) -> None:
     wrong = [
         (part, target)
-        for part, examples in splits.parts.items()
+        for part, examples in parts.items()
         for target in dict.fromkeys(example.target_text for example in examples)
         if not _is_number(target)
     ]
@@ -165,10 +183,15 @@ def _check_order(start: Start, own: tuple[str, ...]) -> None:
             )
 
 
-def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
+def _check_unknown(
+    recipe: Recipe,
+    parts: Mapping[str, Sequence[Example]],
+    labels: Sequence[str],
+    folder: Path,
+) -> None:
     unknown = [
         (part, label)
-        for part, examples in splits.parts.items()
+        for part, examples in parts.items()
         for label in sorted({one for example in examples for one in example.targets} - {*labels})
     ]
 
@@ -203,5 +226,5 @@ def _error_of(
     return TrainingError(shown)
 
 
-def _listed(labels: tuple[str, ...] | list[str]) -> str:
+def _listed(labels: Sequence[str]) -> str:
     return ", ".join(first_of([quoted(label) for label in labels], _SHOWN))

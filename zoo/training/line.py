@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from zoo.errors import Place
-from zoo.training.split import Words
+from zoo.training.example import Words
 
 
 class Where(NamedTuple):

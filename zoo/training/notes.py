@@ -8,9 +8,10 @@ from itertools import chain
 
 from zoo.training.batches import Parts
 from zoo.training.data_tables import has_chats
+from zoo.training.example import Example
 from zoo.training.objective import Objective
 from zoo.training.sides import n_outputs
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.start import Start
 from zoo.wording import quoted
 

@@ -14,11 +14,12 @@ from zoo.errors import TrainingError
 from zoo.running.perplexity import OnProgress, unseen
 from zoo.training.batches import AnyRow, Parts
 from zoo.training.data_tables import is_packed
+from zoo.training.example import Example
 from zoo.training.loss import AnyBatch
 from zoo.training.reader_objective import ReaderObjective
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.text_objective import TextObjective
 from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -29,6 +29,9 @@ from zoo.training.recompute import recompute_layers
 from zoo.training.sides import Sides
 from zoo.training.start import Start
 from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _SHARDING_BY_ACCELERATE = (
     "ACCELERATE_USE_FSDP",
@@ -124,12 +127,28 @@ def make_model(start: Start, accelerator: Any, registry: Registry) -> nn.Module:
     Raises:
         TrainingError: a weight that `[lora]` means cannot be adapted.
     """
-    recipe, saved, mesh = start.recipe, start.saved, None
+    recipe, mesh = start.recipe, None
     if recipe.training.shard and accelerator.num_processes > 1:
         from torch.distributed.device_mesh import init_device_mesh
 
         n_processes = (accelerator.num_processes,)
         mesh = init_device_mesh(accelerator.device.type, n_processes, mesh_dim_names=("fsdp",))
+    model = _begun(start, mesh, registry)
+    replicated = accelerator.num_processes > 1 and mesh is None
+    if replicated and not _reaches_all(model, start.sides):
+        # A search in each step, after which no process waits for gradients that never come.
+        kwargs = imported("accelerate.utils").DistributedDataParallelKwargs
+        accelerator.ddp_handler = kwargs(find_unused_parameters=True)
+    if recipe.training.recompute:
+        recompute_layers(model)
+    prepared: nn.Module = model if mesh is not None else accelerator.prepare_model(model)
+    return prepared
+
+
+def _begun(start: Start, mesh: DeviceMesh | None, registry: Registry) -> Transformer:
+    """The model as training begins with it: with its first weights, of which some are frozen, and
+    low-rank updates. Raises as `make_model`."""
+    recipe, saved = start.recipe, start.saved
     if saved is None:
         model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
     elif saved.taken is None:
@@ -145,15 +164,7 @@ def make_model(start: Start, accelerator: Any, registry: Registry) -> nn.Module:
             add_updates(model, start.adapted, recipe.lora, seed=recipe.head.seed)
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
-    replicated = accelerator.num_processes > 1 and mesh is None
-    if replicated and not _reaches_all(model, start.sides):
-        # A search in each step, after which no process waits for gradients that never come.
-        kwargs = imported("accelerate.utils").DistributedDataParallelKwargs
-        accelerator.ddp_handler = kwargs(find_unused_parameters=True)
-    if recipe.training.recompute:
-        recompute_layers(model)
-    prepared: nn.Module = model if mesh is not None else accelerator.prepare_model(model)
-    return prepared
+    return model
 
 
 def _reaches_all(model: Transformer, sides: Sides) -> bool:

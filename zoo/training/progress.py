@@ -43,7 +43,7 @@ class Bar(Progress):
         if "valid_loss" in record:
             self.bar.print(_line(record, self.steps), highlight=False, soft_wrap=True)
         beside = {key: record[key] for key in ("loss", "tokens_per_second")}
-        self.bar.update(self.task, told=progress_text(beside))
+        self.bar.update(self.task, told=_progress_text(beside))
 
     def advance(self, step: int) -> None:
         self.bar.update(self.task, completed=step)
@@ -74,10 +74,10 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
 
 
 def _line(record: Mapping[str, float], steps: int) -> str:
-    return f"step {record['step']:,.0f}/{steps:,}  {progress_text(record)}"
+    return f"step {record['step']:,.0f}/{steps:,}  {_progress_text(record)}"
 
 
-def progress_text(record: Mapping[str, float]) -> str:
+def _progress_text(record: Mapping[str, float]) -> str:
     """One log point as text, with losses in nats per token or text, or squared errors."""
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:

@@ -17,12 +17,13 @@ import torch
 from zoo.errors import TrainingError
 from zoo.running.perplexity import OnProgress, unseen
 from zoo.training.batches import IGNORED, Labelled, Parts, ReadRow, Valued
+from zoo.training.example import Example
 from zoo.training.loss import ReadBatch, ValuedBatch, padded, with_mask
 from zoo.training.masking import Masker
 from zoo.training.reader_scores import ReaderScores
 from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.tables import Masking
 from zoo.training.tokens import check_not_empty
 from zoo.transformer import Transformer

@@ -17,10 +17,10 @@ from zoo.running.entities import OUTSIDE, marks_entities
 from zoo.running.perplexity import OnProgress, perplexity_of
 from zoo.training.batches import IGNORED, Labelled, ReadRow, Valued, batches, n_labels
 from zoo.training.correlation import pearson, spearman
+from zoo.training.example import Example
 from zoo.training.f1 import entity_scores, macro_f1, micro_and_macro_f1
 from zoo.training.loss import AnyBatch, loss_and_hits, scores
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -85,13 +85,11 @@ class ReaderScores:
         """The share of texts that are classified as they are labelled (`accuracy`), and the mean
         over the classes that are found or are right of the F1 score of each (`macro_f1`)."""
         rows = self.objective.encode(self.test)
-        found: dict[int, int] = {}
-        for places, batch in self._batches(rows):
-            found.update(zip(places, scores(self.model, batch).argmax(-1).tolist(), strict=True))
         right = [row.labels[0] for row in rows if isinstance(row, Labelled)]
-        pairs = [(one, found[place]) for place, one in enumerate(right)]
+        found = [int(one.argmax()) for one in self._scores(rows)]
+        pairs = list(zip(right, found, strict=True))
         return {
-            "accuracy": sum(right == guess for right, guess in pairs) / len(pairs),
+            "accuracy": sum(label == guess for label, guess in pairs) / len(pairs),
             "macro_f1": macro_f1(pairs),
             "texts": len(pairs),
         }
@@ -124,13 +122,11 @@ class ReaderScores:
         names, test = self.objective.labels, self.test
         encoded = self.objective.words(test)
         rows = [Labelled(one.ids, [IGNORED] * len(one.ids)) for one in encoded]
-        found: dict[int, list[str]] = {}
-        for places, batch in self._batches(rows):
-            best = scores(self.model, batch).argmax(-1).view(len(places), -1).tolist()
-            for place, classes in zip(places, best, strict=True):
-                first = encoded[place].first
-                found[place] = [OUTSIDE if at is None else names[classes[at]] for at in first]
-        guessed = [found[place] for place in range(len(test))]
+        best = [one.argmax(-1).tolist() for one in self._scores(rows)]
+        guessed = [
+            [OUTSIDE if at is None else names[classes[at]] for at in one.first]
+            for one, classes in zip(encoded, best, strict=True)
+        ]
         pairs = [
             (label, guess, at is not None)
             for example, guesses, one in zip(test, guessed, encoded, strict=True)
@@ -145,11 +141,17 @@ class ReaderScores:
     def _valued(self) -> tuple[list[Valued], list[list[float]]]:
         """The rows of examples with values, and the model's outputs for each."""
         rows = self.objective.encode(self.test)
-        found: dict[int, list[float]] = {}
-        for places, batch in self._batches(rows):
-            found.update(zip(places, scores(self.model, batch).tolist(), strict=True))
         valued = [row for row in rows if isinstance(row, Valued)]
-        return valued, [found[place] for place in range(len(rows))]
+        return valued, [one[0].tolist() for one in self._scores(rows)]
+
+    def _scores(self, rows: Sequence[ReadRow]) -> list[torch.Tensor]:
+        """The model's scores for each row, in their order: (labels, outputs), where a text has one
+        label, or one for each token, those of padding included."""
+        found: dict[int, torch.Tensor] = {}
+        for places, batch in self._batches(rows):
+            of_all = scores(self.model, batch).cpu()
+            found.update(zip(places, of_all.view(len(places), -1, of_all.shape[-1]), strict=True))
+        return [found[place] for place in range(len(rows))]
 
     def _batches(self, rows: Sequence[ReadRow]) -> Iterator[tuple[list[int], AnyBatch]]:
         """The batches of rows, each with their places, while the model is in evaluation mode."""

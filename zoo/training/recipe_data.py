@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import InputError, TrainingError, placed, placing
 from zoo.running.tokenizer_file import no_pairs
-from zoo.training.data import read_data, read_part
+from zoo.training.data import DataReader
 from zoo.training.data_tables import has_chats
+from zoo.training.example import Example
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.recipe_tokens import known_tokens
 from zoo.training.sides import Reader, Sides, data_of, is_of_decoder
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.start import Start
 from zoo.training.tokens import AnyTokens, Tokens
 
@@ -56,17 +57,10 @@ def chats_of(recipe: Recipe, tokens: AnyTokens, folder: Path) -> Chats | None:
 
 def find_data(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> Splits:
     """Read the data of a recipe, with files relative to `folder`, for a model that learns these
-    sides, and with `chats` to write chats. Raises as `read_data`."""
+    sides, and with `chats` to write chats. Raises as `DataReader`."""
     seed = recipe.head.seed if recipe.data.seed is None else recipe.data.seed
     with placing(recipe.place("data")):
-        return read_data(
-            recipe.data,
-            folder,
-            seed,
-            partial(recipe.place, "data"),
-            of_decoder=sides is not None and is_of_decoder(sides),
-            chats=chats,
-        )
+        return _reader(recipe, folder, sides, chats).splits(seed)
 
 
 def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -> list[Example]:
@@ -74,15 +68,20 @@ def find_test(recipe: Recipe, folder: Path, sides: Sides, chats: Chats | None) -
     arguments are those of `find_data`.
 
     Raises:
-        TrainingError: as `read_data`; or there is no test data.
+        TrainingError: as `DataReader`; or there is no test data.
     """
     if recipe.data.test == 0:
         raise recipe.error("the recipe has no test data", "data", "test")
     if isinstance(recipe.data.test, int):
         return find_data(recipe, folder, sides, chats).test
-    place_of, of_decoder = partial(recipe.place, "data"), is_of_decoder(sides)
     with placing(recipe.place("data")):
-        return read_part(recipe.data, folder, "test", place_of, of_decoder=of_decoder, chats=chats)
+        return _reader(recipe, folder, sides, chats).part("test")
+
+
+def _reader(recipe: Recipe, folder: Path, sides: Sides | None, chats: Chats | None) -> DataReader:
+    """What reads the data of a recipe. The arguments are those of `find_data`."""
+    place_of, of_decoder = partial(recipe.place, "data"), sides is not None and is_of_decoder(sides)
+    return DataReader(recipe.data, folder, place_of, of_decoder, chats)
 
 
 def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
@@ -107,11 +106,10 @@ def check_specials(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
         raise recipe.error(message, "training", "max_length", help=hint)
 
 
-def check_sides(start: Start, splits: Splits) -> None:
-    """Raise `TrainingError` if the data is of another kind than the model learns from: text in
-    place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
-    the reverse."""
-    first, sides = splits.train[0], start.sides
+def check_sides(recipe: Recipe, sides: Sides, first: Example) -> None:
+    """Raise `TrainingError` if the data, by its first example, is of another kind than a model with
+    these sides learns from: text in place of pairs, pairs of texts where one is read, or words with
+    labels where texts are read; or the reverse."""
     if is_of_decoder(sides) and first.second is None and not _has_lists(first):
         return
     predicts = sides.predicts if isinstance(sides, Reader) else None
@@ -128,7 +126,7 @@ def check_sides(start: Start, splits: Splits) -> None:
         return
     kind, form = data_of(sides)
     message = f"the data is {_told_data(first)}, and the model learns from {kind}"
-    raise start.recipe.error(message, "data", wrong, help=form)
+    raise recipe.error(message, "data", wrong, help=form)
 
 
 def _has_lists(example: Example) -> bool:

@@ -10,8 +10,8 @@ import tokenizers
 from zoo.errors import TrainingError, placing
 from zoo.files.of_model import TOKENIZER
 from zoo.running.tokenizer_file import MASKS
+from zoo.training.example import Example
 from zoo.training.sides import Reader, Sides
-from zoo.training.split import Example
 from zoo.training.start import Start
 from zoo.training.tables import Bpe, OfModel, TokenizerFiles
 from zoo.training.tokens import (
@@ -76,50 +76,50 @@ def known_tokens(start: Start) -> AnyTokens | None:
                 return None
 
 
-def check_fit(table: Bpe, model: Sides) -> None:
+def check_fit(table: Bpe, sides: Sides) -> None:
     """Raise TrainingError if no tokenizer that is learned could fit a model."""
-    if isinstance(model, Reader):
+    if isinstance(sides, Reader):
         if MASKS[1] in (table.pad, table.bos, table.eos):
             raise TrainingError(f"`{MASKS[1]}` is the mask token", help="name another token")
-        _check_size(table, model.vocab, encloses=True)
-        problems = [*other_padding("", PAD, model.pad_id)]
+        _check_size(table, sides.vocab, encloses=True)
+        problems = [*other_padding("", PAD, sides.pad_id)]
     else:
-        if table.shared and model.source_vocab not in (None, model.target_vocab):
+        if table.shared and sides.source_vocab not in (None, sides.target_vocab):
             raise TrainingError(
-                f"one vocabulary cannot serve {model.source_vocab:,} source and "
-                f"{model.target_vocab:,} target tokens",
+                f"one vocabulary cannot serve {sides.source_vocab:,} source and "
+                f"{sides.target_vocab:,} target tokens",
                 help="give the spec one size, or the recipe's tokenizer `shared = false`",
             )
-        for size in (model.source_vocab, model.target_vocab):
+        for size in (sides.source_vocab, sides.target_vocab):
             if size is not None:
                 _check_size(table, size)
         problems = [
-            *other_padding("source ", PAD, model.source_pad_id),
-            *other_padding("target ", PAD, model.pad_id),
+            *other_padding("source ", PAD, sides.source_pad_id),
+            *other_padding("target ", PAD, sides.pad_id),
         ]
     if problems:
         raise TrainingError(problems)
 
 
-def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTokens:
+def learn_tokens(table: Bpe, examples: Sequence[Example], sides: Sides) -> AnyTokens:
     """Learn byte-pair encodings of the sizes of a model's vocabularies, which `check_fit` has
     found to fit. Raises TrainingError if the data does not yield as many tokens as these have."""
-    if isinstance(model, Reader):
+    if isinstance(sides, Reader):
         texts = [example.source_or_text for example in examples]
         texts += [example.second for example in examples if example.second is not None]
-        one = _learn(table, texts, model.vocab, encloses=True)
-        return with_specials(one, one, table, model)
+        one = _learn(table, texts, sides.vocab, encloses=True)
+        return with_specials(one, one, table, sides)
     targets = [example.target_text for example in examples]
     sources = [example.source_text for example in examples]
-    if model.source_vocab is None:
+    if sides.source_vocab is None:
         texts = [f"{prompt}{text}" for prompt, text in zip(sources, targets, strict=True)]
-        one = _learn(table, texts, model.target_vocab, begins=True)
-        return with_specials(one, one, table, model)
+        one = _learn(table, texts, sides.target_vocab, begins=True)
+        return with_specials(one, one, table, sides)
     if table.shared:
-        one = _learn(table, [*sources, *targets], model.target_vocab)
-        return with_specials(one, one, table, model)
-    source = _learn(table, sources, model.source_vocab)
-    return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
+        one = _learn(table, [*sources, *targets], sides.target_vocab)
+        return with_specials(one, one, table, sides)
+    source = _learn(table, sources, sides.source_vocab)
+    return with_specials(source, _learn(table, targets, sides.target_vocab), table, sides)
 
 
 def _check_size(table: Bpe, size: int, *, encloses: bool = False) -> None:

@@ -23,14 +23,14 @@ from zoo.running.perplexity import OnProgress, perplexity, unseen
 from zoo.running.text_model import TextModel
 from zoo.training.data import read_lines
 from zoo.training.data_tables import has_chats, is_text
-from zoo.training.labels import labels_in
+from zoo.training.example import Example
+from zoo.training.labels import check_labels, labels_in
 from zoo.training.lines import read_whole
 from zoo.training.objective import Objective, objective_of
 from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.recipe_data import chats_of, find_test
-from zoo.training.sides import is_of_decoder, sides_of
-from zoo.training.split import Example
+from zoo.training.recipe_data import chats_of, check_sides, find_test
+from zoo.training.sides import find_sides, is_of_decoder, sides_of
 from zoo.training.tokens import read_tokens
 
 
@@ -123,19 +123,20 @@ def _learned(
     """What a model has learned by the recipe in its folder, and what this is measured on. Raises as
     `score`."""
     origin, folder = opened.weights.header.origin, opened.folder
-    sides = sides_of(opened.spec, origin)
-    if sides is None:
-        raise InputError(f"{opened.spec.name} is not the model that this recipe has trained")
+    sides = find_sides(recipe, opened.spec, origin)  # the recipe may be that of another model
     config = published_config((origin or {}).get("base", origin))  # whose tokenizer it has
     published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
+    labels = labels_in(opened.spec, origin)
     where = folder if data is None else Path(data)
     if where.is_dir():
         test = find_test(recipe, where, sides, chats_of(recipe, tokens, folder))
+        check_sides(recipe, sides, test[0])
+        check_labels(recipe, sides, test, labels, where)
     elif sides.has_source:
         learner = "a translator" if isinstance(sides, Generation) else "a classifier"
         hint = f"name the folder of the data files: {learner} is measured on pairs"
         raise TrainingError("this is not a folder", Place(str(where)), hint)
     else:
         test = read_lines(where)
-    return objective_of(recipe, tokens, labels_in(opened.spec, origin)), test
+    return objective_of(recipe, tokens, labels), test

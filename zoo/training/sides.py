@@ -87,7 +87,7 @@ def sides_of(spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides 
     return Reader(**reading._asdict(), classes=classes)
 
 
-def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides:
+def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None) -> Sides:
     """What the model of a recipe learns. The arguments are those of `sides_of`.
 
     Raises:

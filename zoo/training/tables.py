@@ -67,14 +67,17 @@ class Head(Table):
         return self
 
 
+Token = Annotated[str, Field(min_length=1)]
+
+
 class Specials(Table):
     """The special tokens."""
 
-    pad: str = "<pad>"
+    pad: Token = "<pad>"
     """Fills short sequences."""
-    bos: str = "<s>"
+    bos: Token = "<s>"
     """Begins each target, or text."""
-    eos: str = "</s>"
+    eos: Token = "</s>"
     """Ends each target, or text."""
 
 
@@ -95,9 +98,7 @@ class Bpe(Specials):
         if len({self.pad, self.bos, self.eos}) < 3:
             raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
         for key in ("pad", "bos", "eos"):
-            if not (token := getattr(self, key)):
-                raise contradiction("a special token is at least one character", key)
-            if _NO_TOKEN.search(token):
+            if _NO_TOKEN.search(getattr(self, key)):
                 raise contradiction("a learned token has no white space, `:` or `$`", key)
         return self
 
@@ -119,11 +120,11 @@ class OfModel(Table):
     same token, as in T5, Marian and GPT-2. If neither states them, they are `<s>` and `</s>`, and
     padding, which no token sees, is `</s>` too. Answers and chats need no `bos`."""
 
-    pad: str | None = None
+    pad: Token | None = None
     """Fills short sequences, if not the token that the model was published with."""
-    bos: str | None = None
+    bos: Token | None = None
     """Begins each target, or text, if not the token that the model was published with."""
-    eos: str | None = None
+    eos: Token | None = None
     """Ends each target, or text, if not the token that the model was published with."""
 
 

@@ -17,9 +17,10 @@ from zoo.errors import TrainingError
 from zoo.running.perplexity import OnProgress, unseen
 from zoo.running.tokenizer_file import encoded
 from zoo.training.batches import IGNORED, Parts, Row
+from zoo.training.example import Example
 from zoo.training.loss import Batch, padded, with_mask
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example, Splits
+from zoo.training.split import Splits
 from zoo.training.text_scores import TextScores
 from zoo.training.tokens import Tokens, check_not_empty
 from zoo.transformer import Transformer

@@ -14,10 +14,10 @@ from zoo.generation.evaluating import evaluating
 from zoo.machine.devices import input_device
 from zoo.running.perplexity import OnProgress, perplexity_data
 from zoo.training.batches import Row, batches, n_labels
+from zoo.training.example import Example
 from zoo.training.extras import imported
 from zoo.training.loss import summed_loss
 from zoo.training.recipe import Recipe
-from zoo.training.split import Example
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:

@@ -105,20 +105,20 @@ def _cannot_decode(error: BaseException) -> TrainingError:
 
 
 def read_tokens(
-    folder: Path, table: Table, model: Sides, published: Published = UNPUBLISHED
+    folder: Path, table: Table, sides: Sides, published: Published = UNPUBLISHED
 ) -> AnyTokens:
     """Read the tokenizers that `Tokens.save` wrote to a folder. The arguments and errors are those
     of `read_token_files`."""
     there = (folder / TARGET_TOKENIZER).is_file()
     target = folder / TARGET_TOKENIZER if there else None
-    return read_token_files(folder / TOKENIZER, target, table, model, published)
+    return read_token_files(folder / TOKENIZER, target, table, sides, published)
 
 
 def read_token_files(
     source: Path,
     target: Path | None,
     table: Table,
-    model: Sides,
+    sides: Sides,
     published: Published = UNPUBLISHED,
 ) -> AnyTokens:
     """Read tokenizers.
@@ -127,7 +127,7 @@ def read_token_files(
         source: the file for sources or, for text models, for the text.
         target: the file for targets, if it is a different one.
         table: the recipe's `[tokenizer]`.
-        model: the vocabularies of the model.
+        sides: what the model reads and predicts.
         published: the special ids of the saved model that training starts from.
 
     Raises:
@@ -137,8 +137,8 @@ def read_token_files(
     one = read_tokenizer(source)
     other = one if target is None else read_tokenizer(target)
     if not isinstance(table, OfModel):
-        return with_specials(one, other, table, model)
-    found = with_specials(one, other, _specials_of(table, other, model, published), model)
+        return with_specials(one, other, table, sides)
+    found = with_specials(one, other, _specials_of(table, other, sides, published), sides)
     return replace(found, first=published.first) if isinstance(found, Tokens) else found
 
 
@@ -150,15 +150,15 @@ class _Found(NamedTuple):
     eos: str
 
 
-def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Published) -> _Found:
+def _specials_of(table: OfModel, tokenizer: Any, sides: Sides, published: Published) -> _Found:
     """The special tokens that a recipe states, or else those that the model was published with, or
     else the usual ones. As no token sees padding, any token can stand for it: of a model that reads
     whole texts, the one of the lowest id. A decoder need not have a token that texts begin with:
     answers follow what its tokenizer makes of their prompts."""
     usual = Specials()
-    pad_id = published.pad if model.pad_id is None else model.pad_id
+    pad_id = published.pad if sides.pad_id is None else sides.pad_id
     pad = table.pad or (None if pad_id is None else token_of(tokenizer, pad_id))
-    if isinstance(model, Reader):
+    if isinstance(sides, Reader):
         return _Found(pad or token_of(tokenizer, PAD) or usual.pad, usual.bos, usual.eos)
     ends = [end for id_ in published.ends if (end := token_of(tokenizer, id_))]
     if table.eos is None and len(ends) > 1:
@@ -170,11 +170,11 @@ def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Publis
     eos = table.eos or next(iter(ends), None) or usual.eos
     begin = None if published.bos is None else token_of(tokenizer, published.bos)
     bos = table.bos or begin or usual.bos
-    is_there = table.bos or model.has_source or tokenizer.token_to_id(bos) is not None
+    is_there = table.bos or sides.has_source or tokenizer.token_to_id(bos) is not None
     return _Found(pad or eos, bos if is_there else None, eos)
 
 
-def with_specials(source: Any, target: Any, table: Specials | _Found, model: Sides) -> AnyTokens:
+def with_specials(source: Any, target: Any, table: Specials | _Found, sides: Sides) -> AnyTokens:
     """The tokenizers with their special ids, checked against the model.
 
     Raises:
@@ -182,8 +182,8 @@ def with_specials(source: Any, target: Any, table: Specials | _Found, model: Sid
             different padding id; or there are two for a model that reads whole texts; or the model
             hides a token that it has to read, as padding.
     """
-    if isinstance(model, Reader):
-        return _reading(source, target, table, model)
+    if isinstance(sides, Reader):
+        return _reading(source, target, table, sides)
     problems: list[Problem] = []
 
     def id_of(tokenizer: Any, token: str) -> int:
@@ -196,17 +196,17 @@ def with_specials(source: Any, target: Any, table: Specials | _Found, model: Sid
     bos = None if table.bos is None else id_of(target, table.bos)
     eos = id_of(target, table.eos)
     if not problems:
-        if model.source_vocab is not None:
+        if sides.source_vocab is not None:
             problems += _disagreements(
-                "source ", source, source_pad, model.source_vocab, model.source_pad_id
+                "source ", source, source_pad, sides.source_vocab, sides.source_pad_id
             )
-        problems += _disagreements("target ", target, pad, model.target_vocab, model.pad_id)
+        problems += _disagreements("target ", target, pad, sides.target_vocab, sides.pad_id)
         # An end is read only where texts are joined.
-        if pad == model.pad_id and (pad == bos or (pad == eos and not model.has_source)):
+        if pad == sides.pad_id and (pad == bos or (pad == eos and not sides.has_source)):
             problems.append(_hidden(table.pad, pad))
     if problems:
         raise TrainingError(dict.fromkeys(problems))
-    return Tokens(source, target, source_pad, pad, bos, eos, of_decoder=not model.has_source)
+    return Tokens(source, target, source_pad, pad, bos, eos, of_decoder=not sides.has_source)
 
 
 def _hidden(token: str, id_: int) -> Problem:
@@ -217,7 +217,7 @@ def _hidden(token: str, id_: int) -> Problem:
     )
 
 
-def _reading(tokenizer: Any, other: Any, table: Specials | _Found, model: Reader) -> ReaderTokens:
+def _reading(tokenizer: Any, other: Any, table: Specials | _Found, sides: Reader) -> ReaderTokens:
     """The tokenizer of a model that reads whole texts. Raises as `with_specials`."""
     if other is not tokenizer:
         message = "a second tokenizer is for targets, and this model has none"
@@ -227,17 +227,17 @@ def _reading(tokenizer: Any, other: Any, table: Specials | _Found, model: Reader
     if pad is None:
         problems.append(_missing(table.pad, tokenizer))
     mask = mask_of(tokenizer)
-    if mask is None and model.classes is None:
+    if mask is None and sides.classes is None:
         problems.append(
             Problem(
                 f"the tokenizer has no mask token: neither `{MASKS[0]}` nor `{MASKS[1]}`",
                 help="a model that fills in masked tokens reads it in their place",
             )
         )
-    pad_id = None if pad is None else model.pad_id
-    problems += _disagreements("", tokenizer, pad or 0, model.vocab, pad_id)
-    tokens = ReaderTokens(tokenizer, model, pad or 0, mask)
-    masks = (mask,) if model.classes is None else ()
+    pad_id = None if pad is None else sides.pad_id
+    problems += _disagreements("", tokenizer, pad or 0, sides.vocab, pad_id)
+    tokens = ReaderTokens(tokenizer, sides, pad or 0, mask)
+    masks = (mask,) if sides.classes is None else ()
     if pad_id is not None and pad_id in (*tokens.added(pairs=False), *masks):
         problems.append(_hidden(table.pad, pad_id))
     if problems:

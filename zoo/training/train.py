@@ -85,7 +85,7 @@ def train(
     data_folder = found.folder if data is None else Path(data)
     chats = find_chats(start)
     splits = find_data(found, data_folder, start.sides, chats)
-    check_sides(start, splits)
+    check_sides(found, start.sides, splits.train[0])
     start = with_labels(start, splits, data_folder)
     accelerator = make_accelerator()
     if accelerator.num_processes > 1:
