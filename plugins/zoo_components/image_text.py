@@ -96,7 +96,7 @@ class StatesProjector(Activated):
 
         merging = merge_proj = None
         if self.merge > 1:
-            merging = Merging(self.merge, mean=self.merge_by == "mean", grid=grid)
+            merging = Merging((self.merge, self.merge), mean=self.merge_by == "mean", grid=grid)
         if self._mapped_width is not None:
             merge_proj = Linear(self._mapped_width, self.d_merged, bias=False)
         maps: dict[str, nn.Module] = {}
@@ -261,12 +261,12 @@ class ImageTextDecoder(Decoder):
     def _parts(self) -> dict[str, Any]:
         """The arguments of the module."""
         return {
-            "image": self.image.build(),
+            "reader": self.image.build(),
             "projector": self.projector.build(),
             "decoder": self.decoder.build(padding_read=self.head.reads_padding),
             "head": self.head,
             "vocab": stated(self.decoder.vocab_of_ids),
-            "image_id": self.image_id,
+            "inserted_id": self.image_id,
             "n_states": self._inserted_images.n_states,
             "n_before": self._n_before,
             "bidirectional": self.bidirectional,

@@ -209,12 +209,12 @@ class NativeImageTextDecoder(Decoder):
     def _parts(self) -> dict[str, Any]:
         """The arguments of the module."""
         return {
-            "image": self.image.build(),
+            "reader": self.image.build(),
             "projector": self.projector.build(),
             "decoder": self.decoder.build(padding_read=self.head.reads_padding),
             "head": self.head,
             "vocab": stated(self.decoder.vocab_of_ids),
-            "image_id": self.image_id,
+            "inserted_id": self.image_id,
             "channels": stated(self.image.embedding.patch_shape)[0],
             "any_size": self._any_size,
             "places": bool(self.decoder.axes),

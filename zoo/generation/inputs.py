@@ -24,7 +24,8 @@ from zoo.generation.prompts import (
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
-from zoo.image_inputs import images_of_texts, n_states_of
+from zoo.image_inputs import n_states_of
+from zoo.inserted_inputs import media_of_texts
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
 from zoo.transformer import Pixels, Transformer
@@ -193,7 +194,7 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
         )
     n_places = [row.count(stated.image_id) for row in prompt.lists()]
     try:
-        of_rows = images_of_texts(n_places, n_states_of(images, stated), stated.image_id)
+        of_rows = media_of_texts(n_places, n_states_of(images, stated), stated.image_id, "image")
         return Images(images, of_rows)
     except ValueError as error:
         raise InputError(f"images: {error}") from None
