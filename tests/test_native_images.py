@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import zoo
 from zoo.generation.decoding import Decoding
 from zoo.generation.fixed_cache import FixedCache
+from zoo.generation.media import Media
 from zoo.inserted_inputs import media_of_texts
 
 IMAGE_ID, VOCAB = 9, 23
@@ -475,7 +476,9 @@ def test_steps_that_are_recorded(model: Any) -> None:
     ids, following = torch.tensor(PROMPTS[:1]), torch.tensor([[5, 7, 11]])
     read, inserted = model.insert_images(ids, IMAGES[:2])
     states = model.decode(torch.cat([read, following], 1), inserted=inserted)
-    decoding = Decoding(model, capacity=11, memory=None, keep=True, images=IMAGES[:2])
+    decoding = Decoding(
+        model, capacity=11, memory=None, keep=True, media=Media("images", IMAGES[:2], (2,))
+    )
     decoding.scores(ids)
     decoding.cache = FixedCache(decoding.cache, ids.device)
     for at, token in enumerate(following[0]):

@@ -18,7 +18,6 @@ from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, several_dtypes
 from zoo.weights.held_tensors import stored
 
-
 _METHODS = (
     "encode",
     "decode",
