@@ -266,7 +266,8 @@ class SlaneySettings(SpectrogramSettings):
         samples = sound.samples
         if whole:
             found = self._padded(samples, -len(samples) % self.longest)
-            return found.view(-1, *self.shape)
+            n_windows = -(-len(samples) // self.longest)
+            return found[: n_windows * self.shape[0]].view(n_windows, *self.shape)
         return torch.stack([self._of_samples(one) for one in torch.split(samples, self.longest)])
 
     def n_frames(self, n_samples: int) -> int:
