@@ -85,6 +85,26 @@ TINY_IMAGE_TEXT: dict[str, Any] = {
     },
 }
 """A very small decoder with images in its text, each of four states, as in LLaVA."""
+TINY_SOUND_TEXT: dict[str, Any] = {
+    "format": 1,
+    "name": "sound-text",
+    "builder": "sound_text_decoder",
+    "vocab": 23,
+    "sound_id": 9,
+    "n_layers": 2,
+    "n_heads": 2,
+    "d_ff": 24,
+    "projector": {"merge": 2, "merge_by": "mean", "norm": "layer_norm", "activation": "none"},
+    "decoder": {"d_model": 16, "position": "rotary"},
+    "sound": {
+        "d_model": 12,
+        "final_norm": False,
+        "embedding": {"kind": "conv_frontend", "n_features": 5},
+        "position": {"kind": "learned", "max_length": 12},
+    },
+}
+"""A very small decoder with sounds in its text, in windows of 24 frames, as in Qwen2-Audio. Every
+four frames become a state."""
 
 
 def small(path: Path) -> dict[str, Any]:

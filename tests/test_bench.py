@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from live_bytes import LiveBytes
-from small_specs import TINY_DUAL, TINY_IMAGE_TEXT
+from small_specs import TINY_DUAL, TINY_IMAGE_TEXT, TINY_SOUND_TEXT
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
@@ -90,12 +90,15 @@ def rows_of(*specs: dict[str, Any], **options: Any) -> dict[tuple[str, str], Any
     return {(row["phase"], row["name"]): row for row in found}
 
 
-def test_texts_are_measured_without_images() -> None:
+def test_texts_are_measured_without_images_and_sounds() -> None:
     found = zoo.bench([DECODER, TINY_IMAGE_TEXT], tasks="forward", **SIZES)
     assert found["without_images"] == ["image-text"]
     told = "the texts of image-text are without images, which may stand in them"
     assert told in bench_text(found).splitlines()
     assert "without images" not in bench_text({**found, "without_images": []})
+    found = zoo.bench([DECODER, TINY_SOUND_TEXT], tasks="forward", **SIZES)
+    assert (found["without_images"], found["without_sounds"]) == ([], ["sound-text"])
+    assert "the texts of sound-text are without sounds, which" in bench_text(found)
 
 
 # --- rates --------------------------------------------------------------------------------------

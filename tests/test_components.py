@@ -150,6 +150,10 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
         images = {"embedding": {"kind": "patch_vectors", "patch_size": 2}}
         text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
         return sizes | own | text | NEEDS.get(name, {})
+    if name == "builder.sound_text_decoder":
+        sounds = {"embedding": {"kind": "conv_frontend", "n_features": 5}}
+        text = {"builder": kind, "vocab": 11, "sound_id": 9, "sound": sounds}
+        return sizes | own | text
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
@@ -236,6 +240,9 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     if spec["builder"] in ("native_image_text_decoder", "deepstack_image_text_decoder"):
         text = torch.tensor([[3, *[9] * 6, 5], [*[9] * 6, 7, 1]])
         return [text, torch.rand(2, 3, 6, 4, dtype=torch.float64)]
+    if spec["builder"] == "sound_text_decoder":
+        text = torch.tensor([[3, *[9] * 4, 5], [*[9] * 4, 7, 1]])
+        return [text, torch.rand(2, 7, 5, dtype=torch.float64)]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     if "memory_width" in spec:
         return [target, torch.rand(2, 4, 7, dtype=torch.float64)]

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 import zoo
 from zoo.generation.decoding import Decoding
 from zoo.generation.fixed_cache import FixedCache
+from zoo.generation.media import Media
 from zoo_components.modules.rotary import InterleavedMultimodalRotaryPositions
 from zoo_components.rotary import InterleavedMultimodalRotary
 
@@ -176,7 +177,9 @@ def test_what_follows_is_that_of_one_call(model: Any) -> None:
     found, inserted = model.insert_images(ids, IMAGES[:2])
     states = model.decode(torch.cat([found, following], 1), inserted=inserted)
     for recorded in (False, True):
-        decoding = Decoding(model, capacity=11, memory=None, keep=True, images=IMAGES[:2])
+        decoding = Decoding(
+            model, capacity=11, memory=None, keep=True, media=Media("images", IMAGES[:2], (2,))
+        )
         decoding.scores(ids)
         if recorded:
             decoding.cache = FixedCache(decoding.cache, ids.device)

@@ -201,8 +201,8 @@ def make_image_checkpoints(folder: Path) -> None:
 
 
 def make_sound_checkpoints(folder: Path) -> None:
-    """Write checkpoints of wav2vec 2.0, HuBERT and Whisper that a user has downloaded, and sounds.
-    The Whisper hears a second."""
+    """Write checkpoints of wav2vec 2.0, HuBERT, Whisper and Qwen2-Audio that a user has downloaded,
+    and sounds. The last two hear a second."""
     import json
     import wave
 
@@ -224,12 +224,41 @@ def make_sound_checkpoints(folder: Path) -> None:
         extractor.save_pretrained(folder / f"{name}-checkpoint")
     tokenizer.save_pretrained(folder / "speech-checkpoint")
     make_whisper(folder / "whisper-checkpoint")
+    make_qwen2_audio(folder / "qwen2-audio-checkpoint")
     for name, n_times in (("speech", 1), ("yes", 1), ("talk", 4)):
         with wave.open(str(folder / f"{name}.wav"), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(16000)
             file.writeframes(bytes(range(256)) * 40 * n_times)
+
+
+def make_qwen2_audio(folder: Path) -> None:
+    """A Qwen2-Audio that hears a second, in a folder, with a tokenizer of words."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["?", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "What", "is", "said", "a", "sound"]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(words[1:4])
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": 10}
+    sounds = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2}
+    sounds |= {"encoder_ffn_dim": 24, "max_source_positions": 50, "num_mel_bins": 80}
+    config = transformers.Qwen2AudioConfig(
+        text_config={**sizes, "model_type": "qwen2"},
+        audio_config={**sounds, "model_type": "qwen2_audio_encoder"},
+        audio_token_index=1,
+    )
+    model = transformers.Qwen2AudioForConditionalGeneration(config)
+    model.generation_config.eos_token_id = 9
+    model.save_pretrained(folder)
+    processor = transformers.Qwen2AudioProcessor(
+        transformers.WhisperFeatureExtractor(chunk_length=1),
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer),
+    )
+    processor.save_pretrained(folder)
 
 
 def make_whisper(folder: Path) -> None:

@@ -30,9 +30,10 @@ from zoo.plugin_kit.parts import MIXING_KIND
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
-from zoo.transformer import TiledImage
+from zoo.transformer import Spectrogram, TiledImage
 from zoo_components.image_text import ImageTextDecoder
 from zoo_components.native_images import NativeImageTextDecoder
+from zoo_components.sound_text import SoundTextDecoder
 from zoo_components.tiled_images import TiledImageTextDecoder
 
 Data = dict[str, Any]
@@ -125,6 +126,8 @@ TILED = (12, 6)
 """The size of an image with tiles."""
 N_PATCHES = 9
 """Of an image in the `example` of `ImageTextDecoder`."""
+HEARD = 6
+"""The frames of a sound, after which there is silence."""
 WITH_IMAGES: Data = {
     "builder": "native_image_text_decoder",
     "image_id": 1,
@@ -242,6 +245,7 @@ FIELDS: Mapping[str, Case] = {
     "builder.tiled_image_text_decoder.most_tiles": Case(instead=[1]),
     "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.sound_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.deep_projector.merge_by": Case(
         around={"projector": {"merge": 2}}
     ),
@@ -506,11 +510,12 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
 
 def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, Any]:
     """Ids with token types and a mask that hides tokens at the start, vectors, or images; or ids
-    with images in them."""
+    with images or sounds in them."""
     random = torch.Generator().manual_seed(3)
     model: Any = spec.model
     found: dict[str, Any] = {}
-    stacks = {"source": "encoder", "target": "decoder", "image": "image", "text": "text"}
+    stacks = {"source": "encoder", "target": "decoder", "text": "text"}
+    stacks |= {"image": "image", "sound": "sound"}
     for name, stack in stacks.items():
         if not hasattr(model, stack):
             continue
@@ -527,6 +532,12 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, Any]:
             found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)
         if name == "source" and getattr(embedding, "n_types", 0):
             found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)
+    if isinstance(model, SoundTextDecoder):
+        heard, how = found.pop("sound"), model.generation.inserted_sounds
+        found["sounds"] = [Spectrogram(one[None], HEARD) for one in heard]
+        (n_states,) = how.states_of_windows(1, LENGTH, HEARD)
+        own = found["target"]
+        own[own == model.sound_id], own[:, 2 : 2 + n_states] = VOCAB - 1, model.sound_id
     if isinstance(model, NativeImageTextDecoder):
         _, side = found.pop("image"), model.generation.inserted_images.any_size.unit
         channels = model.image.embedding.channels

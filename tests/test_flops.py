@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from processors import taken_for
-from small_specs import TINY_IMAGE_TEXT
+from small_specs import TINY_IMAGE_TEXT, TINY_SOUND_TEXT
 from torch.utils.flop_counter import FlopCounterMode
 from trials import Refused
 
@@ -199,16 +199,21 @@ def test_a_model_that_describes_images_reads_one() -> None:
     assert found["per_token"] is found["per_image"] is None
 
 
-def test_a_text_is_counted_without_the_images_that_may_stand_in_it() -> None:
-    found = zoo.flops(TINY_IMAGE_TEXT, 16)
-    decoder = {**TINY_IMAGE_TEXT, **TINY_IMAGE_TEXT["decoder"], "builder": "decoder"}
-    for key in ("image", "image_id", "decoder"):
+@pytest.mark.parametrize(
+    ("medium", "spec"), [("image", TINY_IMAGE_TEXT), ("sound", TINY_SOUND_TEXT)]
+)
+def test_a_text_is_counted_without_what_may_stand_in_it(medium: str, spec: dict[str, Any]) -> None:
+    found = zoo.flops(spec, 16)
+    decoder = {**spec, **spec["decoder"], "builder": "decoder"}
+    for key in (medium, f"{medium}_id", "decoder"):
         del decoder[key]
+    decoder.pop("projector", None)
     alone = zoo.flops(decoder, 16)
-    assert (found["images"], found["per_token"]) == (0, alone["per_token"])
+    assert (found[f"{medium}s"], found["per_token"]) == (0, alone["per_token"])
     assert found["forward"] == alone["forward"]
-    assert flops_text(found).splitlines()[0] == "image-text  16 tokens, without images"
-    assert flops_text(alone).splitlines()[0] == "image-text  16 tokens"
+    head = f"{medium}-text  16 tokens"
+    assert flops_text(found).splitlines()[0] == f"{head}, without {medium}s"
+    assert flops_text(alone).splitlines()[0] == head
 
 
 def test_a_learned_query_is_a_token_that_attends() -> None:

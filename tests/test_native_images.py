@@ -17,7 +17,8 @@ from torch.nn import functional as F
 import zoo
 from zoo.generation.decoding import Decoding
 from zoo.generation.fixed_cache import FixedCache
-from zoo.image_inputs import images_of_texts
+from zoo.generation.media import Media
+from zoo.inserted_inputs import media_of_texts
 
 IMAGE_ID, VOCAB = 9, 23
 SPEC: dict[str, Any] = {
@@ -325,7 +326,7 @@ def test_it_is_saved_and_loaded(model: Any, tmp_path: Path) -> None:
     ("text", "n_images", "message"),
     [
         ([[1, 9, 9]], 2, "2 places of the token 9, which are for 1 image, and 2 images given"),
-        ([[1, 9, 9, 9]], 2, "there are 3 places of the token 9, and an image takes one for each"),
+        ([[1, 9, 9, 9]], 2, "there are 3 places of the token 9, and each image takes one for each"),
         ([[9, 9], [9, 9, 9, 2]], 1, "sequence 1 has 3 places .* the next images have none"),
         ([[9, 1], [9, 9]], 1, "sequence 0 has 1 place .* the next images have 2"),
     ],
@@ -342,7 +343,7 @@ def test_places_and_images_must_agree(
 
 
 def test_which_images_stand_in_which_text() -> None:
-    assert images_of_texts([5, 0, 3], [2, 3, 1, 2], 9) == (2, 0, 2)
+    assert media_of_texts([5, 0, 3], [2, 3, 1, 2], 9, "image") == (2, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +476,9 @@ def test_steps_that_are_recorded(model: Any) -> None:
     ids, following = torch.tensor(PROMPTS[:1]), torch.tensor([[5, 7, 11]])
     read, inserted = model.insert_images(ids, IMAGES[:2])
     states = model.decode(torch.cat([read, following], 1), inserted=inserted)
-    decoding = Decoding(model, capacity=11, memory=None, keep=True, images=IMAGES[:2])
+    decoding = Decoding(
+        model, capacity=11, memory=None, keep=True, media=Media("images", IMAGES[:2], (2,))
+    )
     decoding.scores(ids)
     decoding.cache = FixedCache(decoding.cache, ids.device)
     for at, token in enumerate(following[0]):

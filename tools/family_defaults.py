@@ -63,7 +63,11 @@ OTHERS = {
     "mlcd_vision_model",
     "vit_mae",
     "audio-spectrogram-transformer",
+    "audioflamingo3_encoder",
+    "glmasr_encoder",
     "parakeet_encoder",
+    "qwen2_audio_encoder",
+    "voxtral_encoder",
     "aimv2_vision_model",
     "blip",
     "blip_text_model",
@@ -93,9 +97,9 @@ OTHERS = {
     "qwen3_vl_vision",
     "smolvlm",
 }
-"""An encoder of images under a language model, those without a classifier, models that compare
-texts with images or texts and their encoders, and one that only classifies tokens, which no list
-but those of all models names."""
+"""An encoder of images or sounds under a language model, those without a classifier, models that
+compare texts with images or texts and their encoders, and one that only classifies tokens, which no
+list but those of all models names."""
 
 INERT = {
     "_name_or_path",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from zoo.purpose import InsertedImages, Tiling
 from zoo.transformer import Pixels, TiledImage
-from zoo.wording import counted
 
 
 def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -134,41 +131,3 @@ def rows_of(images: Pixels, how: InsertedImages) -> list[list[int]]:
         assert how.tiling is not None  # as `check_tiled_images` has checked
         found.append([how.tiling.states_of(image.height, image.width, len(image.tiles))])
     return found
-
-
-def images_of_texts(
-    n_places: Sequence[int], n_states: Sequence[int], image_id: int
-) -> tuple[int, ...]:
-    """Return how many of the images stand in each text, whose places they fill in their order.
-
-    Args:
-        n_places: the number of places of `image_id` in each text.
-        n_states: the number of states of each image.
-        image_id: the id of the token at whose places images stand.
-
-    Raises:
-        ValueError: the places of a text are not those of a whole number of images, or all of them
-            not those of all images.
-    """
-    found, first = [], 0
-    for row, n in enumerate(n_places):
-        last, left = first, n
-        while left > 0 and last < len(n_states):
-            left -= n_states[last]
-            last += 1
-        if left:
-            where = f"sequence {row} has" if len(n_places) > 1 else "there are"
-            these = ", ".join(map(str, n_states[first:last])) or "none"
-            raise ValueError(
-                f"{where} {counted(n, 'place')} of the token {image_id}, and an image takes one "
-                f"for each of its states, of which the next images have {these}"
-            )
-        found.append(last - first)
-        first = last
-    if first != len(n_states):
-        raise ValueError(
-            f"there are {sum(n_places)} places of the token {image_id}, which are for "
-            f"{counted(first, 'image')}, and {counted(len(n_states), 'image')} given, of "
-            f"{counted(sum(n_states), 'state')} together"
-        )
-    return tuple(found)

@@ -122,6 +122,46 @@ class InsertedImages(NamedTuple):
         return [columns] * rows
 
 
+Silence = Literal["hidden", "left_out", "inserted"]
+"""What becomes of the silence that fills up the last window of a sound in a text: it is hidden from
+the stack that reads sounds; or read, and its states are left out of the text; or these stand in the
+text too."""
+
+
+class InsertedSounds(NamedTuple):
+    """The sounds that may stand in a text.
+
+    Args:
+        sound_id: the id of the token at whose places their states stand.
+        shape: the (frames, bands) of the spectrogram of a small sound that has `n_states` states.
+        n_states: the number of states of such a sound, and so of its places in the text.
+        longest: the most frames of a window; None for no limit.
+        silence: what becomes of silence in the last window.
+        states_of_frames: the number of states that so many frames of a window become.
+    """
+
+    sound_id: int
+    shape: tuple[int, int]
+    n_states: int
+    longest: int | None
+    silence: Silence
+    states_of_frames: Callable[[int], int]
+
+    def states_of_windows(self, n_windows: int, frames: int, length: int) -> list[int]:
+        """The number of states in each window of a sound that stand in the text.
+
+        Args:
+            n_windows: the number of its windows.
+            frames: that of the frames of each.
+            length: the number of frames of the sound itself.
+        """
+        of_window = self.states_of_frames(frames)
+        if self.silence == "inserted":
+            return [of_window] * n_windows
+        last = self.states_of_frames(length - (n_windows - 1) * frames)
+        return [*[of_window] * (n_windows - 1), last]
+
+
 class Generation(NamedTuple):
     """What `zoo.generate` needs to know about a model that generates.
 
@@ -142,6 +182,7 @@ class Generation(NamedTuple):
             graph.
         inserted_images: the images that may stand in the prompts of a model without an encoder; its
             module is a `zoo.transformer.InsertingImages`. None if none may.
+        inserted_sounds: the same for sounds, and `zoo.transformer.InsertingSounds`.
         bidirectional_prompt: whether the tokens of a prompt attend to later ones in it: `decode`
             then takes `prompt` too, boolean, (batch, length).
         looks_ahead: the parts through which a target position sees later ones.
@@ -161,6 +202,7 @@ class Generation(NamedTuple):
     not_incremental: tuple[str, ...] = ()
     not_recordable: tuple[str, ...] = ("the builder",)
     inserted_images: InsertedImages | None = None
+    inserted_sounds: InsertedSounds | None = None
     bidirectional_prompt: bool = False
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False

@@ -5,6 +5,7 @@ that the parent passes. Its docstring states the `forward` of the module that `b
 """
 
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
@@ -374,6 +375,11 @@ class Embedding(Plugin):
     def most_inputs(self, n_vectors: int) -> int:
         """The most vectors of its input that become this many."""
         return n_vectors
+
+    def embedded_length(self, n_inputs: int) -> int:
+        """The number of vectors that so many of its input become: the fewest that can be made of as
+        many."""
+        return next(n for n in count() if self.most_inputs(n) >= n_inputs)
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:

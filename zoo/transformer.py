@@ -45,6 +45,28 @@ Pixels = torch.Tensor | Sequence[torch.Tensor | TiledImage]
 their tiles."""
 
 
+@dataclass(frozen=True, eq=False)
+class Spectrogram:
+    """The spectrogram of a sound, in windows of one length that follow each other.
+
+    Args:
+        windows: (n, frames, bands), the logarithms of the power in bands of mel.
+        length: how many frames those of the sound itself are, of those of all windows; silence
+            follows it in the last one.
+    """
+
+    windows: torch.Tensor
+    length: int
+
+    def to(self, where: torch.device | torch.dtype) -> Self:
+        """The same on another device, or in another dtype."""
+        return replace(self, windows=self.windows.to(where))
+
+
+Sounds = torch.Tensor | Sequence[Spectrogram]
+"""Spectrograms of sounds; a tensor (sounds, frames, bands) is of such as fill one window each."""
+
+
 class AttentionMaps(NamedTuple):
     """The attention weights of every layer that attends, by kind; each is (batch, heads, query,
     key).
@@ -134,15 +156,8 @@ class Generating(Protocol):
     def head(self, states: torch.Tensor) -> torch.Tensor: ...
 
 
-class InsertingImages(Generating, Protocol):
-    """The methods of a model that generates from texts with images in them."""
-
-    def insert_images(
-        self, target: torch.Tensor, images: Pixels, *, target_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, Any]:
-        """The ids of texts, (batch, length), in which ids from the size of the vocabulary on stand
-        for states of images; and what `decode` takes as `inserted`, such as these states."""
-        ...
+class Inserting(Generating, Protocol):
+    """The method of a model that generates from texts with images or sounds in them."""
 
     def decode(
         self,
@@ -154,6 +169,27 @@ class InsertingImages(Generating, Protocol):
         cache: Cache | None,
         inserted: Any = None,
     ) -> torch.Tensor: ...
+
+
+class InsertingImages(Inserting, Protocol):
+    """The methods of a model that generates from texts with images in them."""
+
+    def insert_images(
+        self, target: torch.Tensor, images: Pixels, *, target_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any]:
+        """The ids of texts, (batch, length), in which ids from the size of the vocabulary on stand
+        for states of images; and what `decode` takes as `inserted`, such as these states."""
+        ...
+
+
+class InsertingSounds(Inserting, Protocol):
+    """The methods of a model that generates from texts with sounds in them."""
+
+    def insert_sounds(
+        self, target: torch.Tensor, sounds: Sounds, *, target_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any]:
+        """As `InsertingImages.insert_images`, of sounds."""
+        ...
 
 
 class EncodingImages(Protocol):

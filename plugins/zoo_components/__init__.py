@@ -10,6 +10,7 @@ compiling each of them from a string would be a good part of the run time of `zo
 stack.py                the encoder and decoder stacks, of which builders are made; of its layers,
                         schemes.py and attended.py check the position schemes, sharing.py the shared
                         weights, and key_sharing.py finds whose keys a layer attends to
+inserting.py            decoders in whose texts states of images or sounds stand
 heads.py                the numbers of attention's heads; projections.py, which maps have a bias
 recurrent.py            mixers of tokens with a state
 activation.py           activations by name; optional.py, numbers that "none" switches off

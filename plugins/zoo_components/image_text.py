@@ -8,10 +8,11 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, NotWith, stated
-from zoo.purpose import Generation, InsertedImages
+from zoo.purpose import InsertedImages
 from zoo.slots import Norm
 from zoo_components.activation import Activated, Activation
-from zoo_components.builders import Decoder, check_images, layout_of
+from zoo_components.builders import check_images
+from zoo_components.inserting import InsertingDecoder
 from zoo_components.stack import DecoderStack, ImageStack
 
 if TYPE_CHECKING:
@@ -56,14 +57,25 @@ class StatesProjector(Activated):
     """Whether the maps have a bias."""
 
     @property
+    def _merged_shape(self) -> tuple[int, int]:
+        """The rows and the columns of the states that become one."""
+        return self.merge, self.merge
+
+    @property
+    def _n_merged(self) -> int:
+        """The number of states that become one."""
+        rows, columns = self._merged_shape
+        return rows * columns
+
+    @property
     def _mapped_width(self) -> int | None:
-        """The width of the vector of a square of patches that a linear map makes narrower; None if
-        none does."""
-        return self.d_in * self.merge**2 if self.merge_by == "linear" else None
+        """The width of the vector of merged states that a linear map makes narrower; None if none
+        does."""
+        return self.d_in * self._n_merged if self.merge_by == "linear" else None
 
     def n_states(self, n_vectors: int) -> int:
         """The number of states that so many become."""
-        return n_vectors // self.merge**2
+        return n_vectors // self._n_merged
 
     def layout(self) -> Layout:
         before: dict[str, Layout] = {}
@@ -96,7 +108,7 @@ class StatesProjector(Activated):
 
         merging = merge_proj = None
         if self.merge > 1:
-            merging = Merging(self.merge, mean=self.merge_by == "mean", grid=grid)
+            merging = Merging(self._merged_shape, mean=self.merge_by == "mean", grid=grid)
         if self._mapped_width is not None:
             merge_proj = Linear(self._mapped_width, self.d_merged, bias=False)
         maps: dict[str, nn.Module] = {}
@@ -138,32 +150,7 @@ class Projector(StatesProjector):
         return self._module(None if self.grid is None else self.grid[1:])
 
 
-def check_image_id(image_id: int, decoder: DecoderStack) -> None:
-    """Raise a contradiction if the states of images cannot stand at the places of the token
-    `image_id` among the vectors of the decoder's embedding."""
-    if not decoder.embedding.takes_inserted:
-        raise contradiction(
-            f"images cannot stand among the vectors of the embedding "
-            f"`{decoder.embedding.kind}`: state one that takes them under `decoder`, such "
-            "as `tokens`",
-            "decoder.embedding.kind",
-        )
-    vocab = decoder.vocab_of_ids
-    if vocab is not None and image_id >= vocab:
-        raise contradiction(
-            f"image_id = {image_id} is beyond the vocabulary of {vocab} tokens",
-            "image_id",
-            "vocab",
-        )
-    if image_id == decoder.pad_id:
-        raise contradiction(
-            f"the id {image_id} cannot stand for images and for padding",
-            "image_id",
-            "decoder.pad_id",
-        )
-
-
-class ImageTextDecoder(Decoder):
+class ImageTextDecoder(InsertingDecoder):
     """A stack that predicts the next token of a text with images in it, and a head (LLaVA: Liu et
     al. 2023, arXiv:2304.08485, section 4.1). At the places of the token `image_id` stand, in the
     place of its vector, the states of images, mapped to the width of the vectors of tokens."""
@@ -173,7 +160,7 @@ class ImageTextDecoder(Decoder):
         "image": {"embedding": {"kind": "patches", "image_size": 6, "patch_size": 2}},
     }
 
-    memory_width: ClassVar[None] = None  # type: ignore[misc]  # no field: there is no memory
+    medium: ClassVar[str] = "image"
     decoder: Annotated[DecoderStack, Part(vocab="vocab")]
     """The stack that reads the text with its images."""
     image_id: int = Field(ge=0)
@@ -201,7 +188,7 @@ class ImageTextDecoder(Decoder):
     @model_validator(mode="after")
     def _check_images(self) -> Self:
         check_images(self.image)
-        check_image_id(self.image_id, self.decoder)
+        self._check_inserted_id()
         if self.projector.merge > 1 and self.image_states == "all":
             raise contradiction(
                 "the states before those of the patches cannot be merged with them",
@@ -243,15 +230,9 @@ class ImageTextDecoder(Decoder):
         return InsertedImages(self.image_id, stated(shape), n_states)
 
     @property
-    def generation(self) -> Generation | None:
-        how, prompt = super().generation, self.bidirectional == "prompt"
-        images = self._inserted_images
-        return how and how._replace(inserted_images=images, bidirectional_prompt=prompt)
-
-    def layout(self) -> Layout:
-        return layout_of(
-            image=self.image, projector=self.projector, decoder=self.decoder, head=self.head
-        )
+    def _inserts(self) -> dict[str, Any]:
+        prompt = self.bidirectional == "prompt"
+        return {"inserted_images": self._inserted_images, "bidirectional_prompt": prompt}
 
     def build(self) -> "Transformer":
         from zoo_components.modules.image_text import ImageTextDecoder as Module
@@ -259,14 +240,8 @@ class ImageTextDecoder(Decoder):
         return Module(**self._parts()).tie(self.ties())
 
     def _parts(self) -> dict[str, Any]:
-        """The arguments of the module."""
         return {
-            "image": self.image.build(),
-            "projector": self.projector.build(),
-            "decoder": self.decoder.build(padding_read=self.head.reads_padding),
-            "head": self.head,
-            "vocab": stated(self.decoder.vocab_of_ids),
-            "image_id": self.image_id,
+            **super()._parts(),
             "n_states": self._inserted_images.n_states,
             "n_before": self._n_before,
             "bidirectional": self.bidirectional,

@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Part, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, embedding, linear
 from zoo.only_with import stated
-from zoo.purpose import AnySize, Generation, InsertedImages
+from zoo.purpose import AnySize, InsertedImages
 from zoo.slots import Embedding, Norm
-from zoo_components.builders import Decoder, layout_of
-from zoo_components.image_text import StatesProjector, check_image_id
+from zoo_components.image_text import StatesProjector
+from zoo_components.inserting import InsertingDecoder
 from zoo_components.stack import DecoderStack, ImageStack
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class GridPatchVectors(PatchVectors):
         return self._module(partial(Module, grid_size=self.grid_size), scheme)
 
 
-class NativeImageTextDecoder(Decoder):
+class NativeImageTextDecoder(InsertingDecoder):
     """A stack that predicts the next token of a text with images of any size in it, and a head
     (Qwen2-VL: Wang et al. 2024, arXiv:2409.12191). At the places of the token `image_id` stand, in
     the place of its vector, the states of images, mapped to the width of the vectors of tokens; the
@@ -138,7 +138,7 @@ class NativeImageTextDecoder(Decoder):
         "image": {"embedding": {"kind": "patch_vectors", "patch_size": 2}},
     }
 
-    memory_width: ClassVar[None] = None  # type: ignore[misc]  # no field: there is no memory
+    medium: ClassVar[str] = "image"
     decoder: Annotated[DecoderStack, Part(vocab="vocab")]
     """The stack that reads the text with its images. A position scheme that tells apart time, rows
     and columns, such as `rotary_multimodal`, is given those of the states; after an image, text
@@ -165,7 +165,7 @@ class NativeImageTextDecoder(Decoder):
                 "size: state one that does under `image`, such as `patch_vectors`",
                 "image.embedding.kind",
             )
-        check_image_id(self.image_id, self.decoder)
+        self._check_inserted_id()
         for name, stack, axes, what in (
             ("image", self.image, 2, "patches have rows and columns"),
             ("decoder", self.decoder, 3, "tokens have a time, a row and a column"),
@@ -192,14 +192,8 @@ class NativeImageTextDecoder(Decoder):
         return InsertedImages(self.image_id, (channels, cut.unit, 2 * cut.unit), 2, cut)
 
     @property
-    def generation(self) -> Generation | None:
-        how = super().generation
-        return how and how._replace(inserted_images=self._inserted_images)
-
-    def layout(self) -> Layout:
-        return layout_of(
-            image=self.image, projector=self.projector, decoder=self.decoder, head=self.head
-        )
+    def _inserts(self) -> dict[str, Any]:
+        return {"inserted_images": self._inserted_images}
 
     def build(self) -> "Transformer":
         from zoo_components.modules.native_images import NativeImageTextDecoder as Module
@@ -207,14 +201,8 @@ class NativeImageTextDecoder(Decoder):
         return Module(**self._parts()).tie(self.ties())
 
     def _parts(self) -> dict[str, Any]:
-        """The arguments of the module."""
         return {
-            "image": self.image.build(),
-            "projector": self.projector.build(),
-            "decoder": self.decoder.build(padding_read=self.head.reads_padding),
-            "head": self.head,
-            "vocab": stated(self.decoder.vocab_of_ids),
-            "image_id": self.image_id,
+            **super()._parts(),
             "channels": stated(self.image.embedding.patch_shape)[0],
             "any_size": self._any_size,
             "places": bool(self.decoder.axes),

@@ -530,12 +530,20 @@ class EncoderStack(Stack):
         return replace(super().layout(), generates=False)  # causal or not
 
 
-class ImageStack(EncoderStack):
-    """An encoder stack that reads images, of which no vector is padding."""
+class SignalStack(EncoderStack):
+    """An encoder stack that reads images or sounds, and no ids, of which one could be padding."""
 
     pad_id: ClassVar[None] = None  # type: ignore[misc]  # no fields: they are about padding
     padding: ClassVar[Literal["hidden"]] = "hidden"  # type: ignore[misc]
     count_positions: ClassVar[Literal["all"]] = "all"  # type: ignore[misc]
+
+
+class ImageStack(SignalStack):
+    """An encoder stack that reads images."""
+
+
+class SoundStack(SignalStack):
+    """An encoder stack that reads spectrograms of sounds."""
 
 
 class DecoderStack(Stack):

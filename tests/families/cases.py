@@ -16,7 +16,14 @@ from typing import Any, Literal
 
 FOLDER = Path(__file__).parent / "cases"
 
-Kind = Literal["encoder", "decoder", "encoder_decoder", "dual_encoder", "image_text_decoder"]
+Kind = Literal[
+    "encoder",
+    "decoder",
+    "encoder_decoder",
+    "dual_encoder",
+    "image_text_decoder",
+    "sound_text_decoder",
+]
 KINDS: dict[str, Kind] = {
     "encoders": "encoder",
     "images": "encoder",
@@ -26,6 +33,7 @@ KINDS: dict[str, Kind] = {
     "pairs": "encoder_decoder",
     "duals": "dual_encoder",
     "images_in_texts": "image_text_decoder",
+    "sounds_in_texts": "sound_text_decoder",
 }
 """What the models of each file are."""
 
@@ -65,6 +73,10 @@ class Case:
         tiled_sizes: of a model in whose texts images with tiles stand, the (height, width) of the
             image of each text.
         tiled_states: the numbers of states of these images.
+        sound_frames: of a model in whose texts sounds stand, the number of frames of the sound of
+            each text.
+        sound_window: the number of frames of a window of these.
+        sound_states: the numbers of states of these sounds.
         bidirectional: what attends to later tokens too, in such a model, which transformers tells
             by types of tokens: each image, or what a text begins with.
         images_of_texts: whether it takes the images of each text apart, (texts, images of each,
@@ -94,6 +106,9 @@ class Case:
     image_rows: bool = False
     tiled_sizes: tuple[tuple[int, int], ...] | None = None
     tiled_states: tuple[int, ...] | None = None
+    sound_frames: tuple[int, ...] | None = None
+    sound_window: int | None = None
+    sound_states: tuple[int, ...] | None = None
     bidirectional: Literal["image", "prompt"] | None = None
     images_of_texts: bool = False
     memory: tuple[int, int] | None = None

@@ -12,7 +12,7 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 from families.cases import Case
 from families.checkpoints import generator
-from zoo.transformer import TiledImage
+from zoo.transformer import Spectrogram, TiledImage
 
 LENGTH = 11  # longer than every window, chunk and original length in the cases
 SHORT = 5  # shorter than every original length
@@ -36,6 +36,7 @@ class Inputs:
         target_mask: (batch, target length).
         images: what the texts are compared with, or what stands in them, (batch, channels, height,
             width); of any size, each (channels, height, width).
+        sounds: what stands in the texts.
         memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
@@ -48,6 +49,7 @@ class Inputs:
     target: Tensor | None = None
     target_mask: Tensor | None = None
     images: Tensor | tuple[Tensor, ...] | tuple[TiledImage, ...] | None = None
+    sounds: tuple[Spectrogram, ...] | None = None
     memory: Tensor | None = None
 
 
@@ -92,6 +94,9 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         return
     if case.tiled_sizes is not None:
         yield from tiled(case, config, random)
+        return
+    if case.sound_frames is not None:
+        yield from sounding(case, config, random)
         return
     if case.kind == "image_text_decoder" and signal is not None and case.image_states is not None:
         images = torch.randn(3, *signal, generator=generator("images"))
@@ -160,6 +165,28 @@ def tiled(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iter
     yield plain
     yield Inputs(name="text", source=texts(random, LENGTH))
     for left in (False, True):  # beside the images
+        yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
+
+
+def sounding(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
+    """Texts of one length, in each of which a sound of another length stands, and texts alone. What
+    stands for silence is random too, so that one sees whether it is read."""
+    assert case.sound_frames is not None
+    assert case.sound_states is not None
+    assert case.sound_window is not None
+    numbers, bands = generator("sounds"), config.audio_config.num_mel_bins
+    sounds = []
+    for length in case.sound_frames:
+        n_windows = -(-length // case.sound_window)
+        windows = torch.randn(n_windows, case.sound_window, bands, generator=numbers)
+        sounds.append(Spectrogram(windows, length))
+    source = texts(random, 2 * LENGTH + max(case.sound_states))
+    for row, n in enumerate(case.sound_states):
+        source[row, LENGTH : LENGTH + n] = config.audio_token_id
+    plain = Inputs(name="plain", source=source, sounds=tuple(sounds))
+    yield plain
+    yield Inputs(name="text", source=texts(random, LENGTH))
+    for left in (False, True):  # beside the sounds
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from families.cases import Case
 from families.inputs import Inputs
-from zoo.transformer import TiledImage
+from zoo.transformer import Spectrogram, TiledImage
 
 Outputs = dict[str, Tensor]
 """By name: `output`, what the head makes (the last states if there is none), `encoder`, the states
@@ -64,6 +64,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         images = None
     elif case.images_of_texts and images is not None:
         images = images[:, None]
+    if inputs.sounds is not None:
+        of_any_size = windows_of_sounds(inputs.sounds, taken(model))
     target, target_mask = "decoder_input_ids", "decoder_attention_mask"
     if case.kind == "encoder_decoder" and target not in taken(model):
         target, target_mask = "input_ids", "attention_mask"  # beside an image
@@ -151,6 +153,19 @@ def tiled_images(images: Iterable[TiledImage]) -> Outputs:
     return {"pixel_values": pixels, "image_sizes": sizes}
 
 
+def windows_of_sounds(sounds: Iterable[Spectrogram], takes: Collection[str]) -> Outputs:
+    """The windows of sounds as the feature extractor of Whisper gives them, and which of their
+    frames are those of the sounds."""
+    found = list(sounds)
+    each = [
+        torch.arange(one.windows[..., 0].numel()).view(one.windows.shape[:2]) < one.length
+        for one in found
+    ]
+    given = {"input_features": torch.cat([one.windows for one in found]).transpose(1, 2)}
+    masks = ("feature_attention_mask", "input_features_mask")
+    return given | {name: torch.cat(each).long() for name in masks if name in takes}
+
+
 def as_numbers(mask: Tensor | None) -> Tensor | None:
     """A mask as transformers takes it."""
     return None if mask is None else mask.long()
@@ -173,6 +188,8 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         if case.bidirectional == "prompt" and inputs.types is not None:
             more["prompt"] = inputs.types == 0
         found["output"] = model(source, inputs.images, target_mask=inputs.mask, **more)
+    elif case.kind == "sound_text_decoder":
+        found["output"] = model(source, inputs.sounds, target_mask=inputs.mask)
     elif case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":

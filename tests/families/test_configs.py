@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from families.cases import Case, all_cases
@@ -327,6 +329,37 @@ def test_decoders_with_images_have_the_defaults_of_transformers(
     assert specs[0]["image"]["n_layers"] == vision.num_hidden_layers - n_unread
 
 
+@pytest.mark.parametrize(
+    ("model_type", "text"),
+    [
+        ("qwen2_audio", None),
+        ("qwen2_audio", "llama"),
+        ("qwen2_audio", "mistral"),
+        ("audioflamingo3", None),
+        ("voxtral", None),
+        ("voxtral", "llama"),
+        ("glmasr", None),
+    ],
+)
+def test_decoders_with_sounds_have_the_defaults_of_transformers(
+    model_type: str, text: str | None, tmp_path: Path
+) -> None:
+    inner = {} if text is None else {"text_config": {"model_type": text}}
+    config = CONFIG_MAPPING[model_type](**inner, audio_token_id=5)
+    whole = json.loads(config.to_json_string(use_diff=False))
+    specs = []
+    for stated in ({"audio_token_id": 5, "audio_token_index": 5, **inner}, whole):
+        write_config(tmp_path, {**stated, "model_type": model_type})
+        families = Families(registry())
+        file = read_json(tmp_path / "config.json")
+        scope = families.scope(families.family_of(file), file, frozenset())
+        specs.append(family_spec(scope, "m", registry()))
+    assert specs[0].to_dict() == specs[1].to_dict()
+    with torch.device("meta"):
+        theirs = getattr(transformers, all_cases()[model_type].model_class)(config)
+    assert specs[0].n_parameters == sum(one.numel() for one in theirs.parameters())
+
+
 OF_QWEN: dict[str, Any] = {
     "hidden_act": "silu",
     "num_hidden_layers": 28,
@@ -612,6 +645,30 @@ REFUSED = {
     "patches that are not merged": (
         tiny("mistral3", spatial_merge_size=1),
         "a map of single patches, with a spatial_merge_size of 1, is not read",
+    ),
+    "another decoder around sounds": (
+        inside("qwen2_audio", "text_config", model_type="opt"),
+        "a decoder that is none of Llama, Mistral and Qwen2 is not read",
+    ),
+    "another encoder of sounds": (
+        inside("qwen2_audio", "audio_config", model_type="whisper"),
+        "an encoder of sounds of another model is not read",
+    ),
+    "sounds without a token": (
+        tiny("voxtral", audio_token_id=None),
+        "a configuration without audio_token_id does not say where sounds stand",
+    ),
+    "states that do not become one": (
+        inside("voxtral", "audio_config", intermediate_size=120),
+        "intermediate_size is not that of a number of its states",
+    ),
+    "states of two windows in one": (
+        inside("voxtral", "audio_config", max_source_positions=10),
+        "into which max_source_positions can be divided, is not read",
+    ),
+    "another number of merged states": (
+        inside("glmasr", "audio_config", intermediate_size=64),
+        "an encoder whose intermediate_size is not four times its hidden_size is not read",
     ),
     "windows around images": (
         inside("llava.qwen2", "text_config", use_sliding_window=True),

@@ -22,7 +22,7 @@ from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
-from zoo.reports.flops import check_called, takes_inserted
+from zoo.reports.flops import check_called, inserted_in
 from zoo.reports.table import names_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -70,8 +70,8 @@ def bench(
 
     Returns:
         The circumstances, with the `load` of the machine before, None if it is unknown, and the
-        names of the models in whose texts images may stand, which are measured
-        `without_images`; and
+        names of the models in whose texts images or sounds may stand, which are measured
+        `without_images` or `without_sounds`; and
         `rows`: for each task the models in their order. `phase` is `forward`, `train`, or for
         generation first `prefill`, which reads the prompts or sources and ends with the first
         token, then `decode`, the tokens after it. `seconds` are those of a run in each round, and
@@ -129,12 +129,16 @@ def bench(
         "length": length,
         "new_tokens": new_tokens,
         "rounds": rounds,
-        "without_images": [
-            name for name, spec in zip(names, specs, strict=True) if takes_inserted(spec)
-        ],
+        "without_images": _named(names, specs, "images"),
+        "without_sounds": _named(names, specs, "sounds"),
         "versions": versions(),
         "rows": rows,
     }
+
+
+def _named(names: Sequence[str], specs: Sequence[ModelSpec], inserted: str) -> list[str]:
+    """The models in whose texts these may stand."""
+    return [name for name, spec in zip(names, specs, strict=True) if inserted_in(spec) == inserted]
 
 
 # --- at the door --------------------------------------------------------------------------------

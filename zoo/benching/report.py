@@ -43,6 +43,7 @@ class Bench(TypedDict):
     new_tokens: int
     rounds: int
     without_images: list[str]
+    without_sounds: list[str]
     versions: dict[str, str]
     rows: list[BenchRow]
 
@@ -66,8 +67,10 @@ def bench_text(data: Bench) -> str:
         "; ".join([*where, software]),
         f"{', '.join(told)}; median of {data['rounds']:,} rounds, and their range",
     ]
-    if names := data["without_images"]:
-        lines.append(f"the texts of {', '.join(names)} are without images, which may stand in them")
+    for names, what in ((data["without_images"], "images"), (data["without_sounds"], "sounds")):
+        if names:
+            these = ", ".join(names)
+            lines.append(f"the texts of {these} are without {what}, which may stand in them")
     for _, of_phase in groupby(rows, key=lambda row: row["phase"]):
         lines += ["", _table(list(of_phase))]
     return "\n".join(lines)

@@ -30,6 +30,7 @@ class RunOptions(NamedTuple):
     model: str
     inputs: tuple[str, ...]
     images: tuple[str, ...]
+    sounds: tuple[str, ...]
     labels: tuple[str, ...]
     texts: bool
     top: int | None
@@ -154,6 +155,7 @@ class RunOptions(NamedTuple):
             draft=draft,
             cuda_graph=self.cuda_graph,
             images=(self.images,) if self.images else (),
+            sounds=(self.sounds,) if self.sounds else (),
             labels=self.labels or None,
             mask_id=self.mask_id,
             top=self.top,

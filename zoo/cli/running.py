@@ -69,6 +69,14 @@ _GENERATING = (
     " for each.",
 )
 @click.option(
+    "--sound",
+    "sounds",
+    metavar="SOUND",
+    multiple=True,
+    help="With a model such as Qwen2-Audio: a sound that stands in each TEXT, at its `<|AUDIO|>`."
+    " State it for each.",
+)
+@click.option(
     "--label",
     "labels",
     metavar="TEXT",
@@ -214,7 +222,8 @@ def run(context: click.Context, /, **given: Any) -> None:
     or the path of a file; if it is `-`, the whole standard input is one. If the folder has no
     tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you type on a terminal are the
     messages of one chat. With --label, a model that compares images with texts says how likely each
-    describes the image; with --texts, it reads texts. With --image, images stand in the texts.
+    describes the image; with --texts, it reads texts. With --image or --sound, images or
+    sounds stand in the texts.
 
     With --json, a single TEXT, IMAGE or SOUND gives one indented document, and several give a line
     of JSON each.
@@ -265,6 +274,8 @@ def _refuse_unfitting(context: click.Context, model: Runner) -> None:
         _refuse(context, ("labels", "texts"), f"{name} takes no images")
     if not isinstance(model, TextModel) or model.images is None:
         _refuse(context, ("images",), f"{name} takes no images in its texts")
+    if not isinstance(model, TextModel) or model.sounds is None:
+        _refuse(context, ("sounds",), f"{name} takes no sounds in its texts")
     if not generates(model):
         _refuse(context, _GENERATING, f"{name} generates no text")
 
@@ -337,7 +348,8 @@ def _answer_each(
     places: Sequence[Place] | None = None,
 ) -> None:
     """Print the result for each of several texts, images or sounds."""
-    asked = replace(asked, images=[*asked.images] * len(prompts))
+    n = len(prompts)
+    asked = replace(asked, images=[*asked.images] * n, sounds=[*asked.sounds] * n)
     for report in model.answers(prompts, asked, places):
         print_report(as_json, report, _as_shown, one_of_several=True)
 

@@ -2,7 +2,7 @@
 
 generate.py             both functions
 request.py, methods.py  what is asked, and how tokens are chosen
-prompts.py, inputs.py   what the model is given, checked
+prompts.py, inputs.py   what the model is given, checked; media.py, the images or sounds in it
 decoding.py             the model and its cache: from tokens to the scores of the next one;
                         recorded.py, as a CUDA graph, with the cache of fixed_cache.py
 outputs.py              outputs that are no numbers

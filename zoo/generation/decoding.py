@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.errors import InputError
+from zoo.generation.media import Media
 from zoo.generation.outputs import no_numbers
 from zoo.generation.prompts import Rows
 from zoo.machine.devices import input_device
@@ -18,7 +19,7 @@ from zoo.purpose import Generation
 from zoo.sharding.parts import is_fetched
 from zoo.slots import Head
 from zoo.spec import ModelSpec
-from zoo.transformer import Generating, InsertingImages, Pixels, Transformer, held_in
+from zoo.transformer import Generating, Transformer, held_in
 
 if TYPE_CHECKING:
     from zoo.sharding.company import Company
@@ -104,7 +105,7 @@ class Decoding:
         capacity: the most tokens that a row will have.
         memory: what the decoder attends to. Each of its rows serves the same number of consecutive
             rows of tokens (the beams of one source).
-        images: what stands in the first tokens, if images do.
+        media: the images or sounds that stand in the first tokens, if any do.
         keep: whether to cache earlier tokens; otherwise each pass computes all of them again.
         back: how many of the last tokens `take_back` can take back, with a cache.
     """
@@ -116,13 +117,13 @@ class Decoding:
         capacity: int,
         memory: Memory | None,
         keep: bool,
-        images: Pixels | None = None,
+        media: Media | None = None,
         back: int = 0,
     ) -> None:
         self.model = cast("Generating", model)
         self.name, self.device = model.spec.name, input_device(model)
         self.capacity, self.memory = capacity, memory
-        self._images = images
+        self._media = media
         self._inserted: Any = None
         self._n_prompt = 0
         self.how = describe(model)
@@ -173,10 +174,8 @@ class Decoding:
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
         self._n_prompt = self._n_prompt or tokens.shape[1]  # the first call is that of the prompt
-        if self._images is not None and before == 0:
-            tokens, self._inserted = cast("InsertingImages", self.model).insert_images(
-                tokens, self._images, target_mask=mask
-            )
+        if self._media is not None and before == 0:
+            tokens, self._inserted = self._media.insert(self.model, tokens, mask)
         every, every_mask = self._append(tokens, mask)
         changed = self.keep and self._changed(before, every, every_mask)
         if changed or not self.keep:
@@ -200,7 +199,7 @@ class Decoding:
         return states if last is None else states.take_along_dim(last[:, None, None], 1)
 
     def _of_prompt(self, tokens: torch.Tensor) -> dict[str, Any]:
-        """What `decode` takes with the first tokens of all rows: no later ones are images, or see
+        """What `decode` takes with the first tokens of all rows: no later ones are media, or see
         others than those before them."""
         found: dict[str, Any] = {}
         if self._inserted is not None:

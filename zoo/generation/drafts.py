@@ -52,9 +52,10 @@ class Drafting:
         of_draft = None
         if isinstance(draft, Draft):
             _check_same_kind(draft.model, model)
-            if given.images is not None:
+            if inputs.media is not None:
                 raise InputError(
-                    "a smaller model guesses no tokens of prompts with images in them",
+                    f"a smaller model guesses no tokens of prompts with {inputs.media.kind} in "
+                    "them",
                     help="`zoo.Lookup()` does, in the place of a model",
                 )
             with placing(Place("draft")):

@@ -22,7 +22,7 @@ from zoo.generation.request import Draft, Lookup, Request, check_method
 from zoo.generation.search import Step, search
 from zoo.generation.speculative import speculative_search
 from zoo.sharding.parts import is_fetched
-from zoo.transformer import Pixels, Transformer
+from zoo.transformer import Pixels, Sounds, Transformer
 
 GREEDY = Greedy()
 
@@ -40,6 +40,7 @@ def generate(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     images: Pixels | None = None,
+    sounds: Sounds | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
@@ -68,6 +69,9 @@ def generate(
             size, also a list of images, each (channels, height, width). In the prompts, the model's
             `image_id` stands once for each state of an image. They are read once. Without images,
             `image_id` is a token like others.
+        sounds: likewise, for a decoder whose text has sounds in it, all sounds of all prompts, each
+            a `zoo.transformer.Spectrogram`, or a tensor (sounds, frames, bands) of such as fill one
+            window each. The model's `sound_id` stands once for each state of a sound.
         cache: whether to use a key-value cache.
         cuda_graph: whether the step from one token to the next is recorded as a CUDA graph, of a
             model on a GPU. The cache then has all of its room in each step.
@@ -84,7 +88,7 @@ def generate(
     """
     check_method(method, (Greedy, Sampling, Beam))
     request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
-    return generated(model, Given(ids, mask, memory, memory_mask, images), request)
+    return generated(model, Given(ids, mask, memory, memory_mask, images, sounds), request)
 
 
 def stream(
@@ -100,6 +104,7 @@ def stream(
     memory: torch.Tensor | None = None,
     memory_mask: torch.Tensor | None = None,
     images: Pixels | None = None,
+    sounds: Sounds | None = None,
     cache: bool = True,
     cuda_graph: bool = False,
     draft: Draft | Lookup | None = None,
@@ -117,7 +122,7 @@ def stream(
         WeightsError: as `generate`, while iterating.
     """
     request = Request(method, Ends.read(max_new_tokens, eos, stop), start, draft, cache, cuda_graph)
-    return streamed(model, Given(ids, mask, memory, memory_mask, images), request)
+    return streamed(model, Given(ids, mask, memory, memory_mask, images, sounds), request)
 
 
 def generated(model: Transformer, given: Given, request: Request) -> list[Generated]:

@@ -10,6 +10,7 @@ import torch
 
 from zoo.errors import InputError
 from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.media import Media, images_in, sounds_in
 from zoo.generation.outputs import no_values
 from zoo.generation.prompts import (
     Ids,
@@ -18,16 +19,13 @@ from zoo.generation.prompts import (
     check_token_mask,
     read_ids,
     read_images,
-    read_images_of_any_size,
-    read_tiled_images,
     read_vectors,
 )
 from zoo.generation.recorded import RecordedDecoding
 from zoo.generation.request import Request
-from zoo.image_inputs import images_of_texts, n_states_of
 from zoo.machine.devices import input_device, input_dtype
 from zoo.purpose import Generation
-from zoo.transformer import Pixels, Transformer
+from zoo.transformer import Pixels, Sounds, Transformer
 from zoo.wording import counted
 
 
@@ -40,30 +38,8 @@ class Given(NamedTuple):
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
     images: Pixels | None = None
+    sounds: Sounds | None = None
     encoded: Memory | None = None
-
-
-class Images(NamedTuple):
-    """The images in prompts.
-
-    Args:
-        pixels: all images in their order.
-        of_rows: how many of them stand in each prompt.
-    """
-
-    pixels: Pixels
-    of_rows: tuple[int, ...]
-
-    def to(self, device: torch.device) -> Images:
-        """The same on another device."""
-        if isinstance(self.pixels, torch.Tensor):
-            return self._replace(pixels=self.pixels.to(device))
-        return self._replace(pixels=tuple(image.to(device) for image in self.pixels))
-
-    def row(self, number: int) -> Images | None:
-        """Those of one prompt alone; None if there are none in it."""
-        first, n = sum(self.of_rows[:number]), self.of_rows[number]
-        return Images(self.pixels[first : first + n], (n,)) if n else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +51,14 @@ class Inputs:
         source: the input of the encoder, if the model has one.
         memory: what the decoder attends to, if that is given: without an encoder, or by what it has
             made of the source already.
-        images: those that stand in the prompts, in their order, if there are any.
+        media: the images or sounds that stand in the prompts, if there are any.
         request: what is asked.
     """
 
     prompt: Rows
     source: Rows | None
     memory: Memory | None
-    images: Images | None
+    media: Media | None
     request: Request
 
     @classmethod
@@ -119,10 +95,12 @@ class Inputs:
         if looks_back and how.has_source and how.source_vocab is None:
             raise InputError("`encoder_no_repeat_ngram_size` is for sources of tokens")
         attended = given.encoded or _memory(how, given, prompt.values.shape[0], device, dtype)
-        images = None
+        media, name = None, model.spec.name
         if given.images is not None:
-            images = _images(how, given.images, prompt, model.spec.name, dtype).to(device)
-        return cls(prompt.to(device), source, attended, images, request)
+            media = images_in(prompt, given.images, how, name, dtype).to(device)
+        elif given.sounds is not None:
+            media = sounds_in(prompt, given.sounds, how, name, dtype).to(device)
+        return cls(prompt.to(device), source, attended, media, request)
 
     def source_ids(self) -> list[list[int]]:
         """The ids of each source, for a decoder of each prompt; none for a method that does not
@@ -135,9 +113,9 @@ class Inputs:
         """The inputs of one sequence alone."""
         source = None if self.source is None else self.source.row(number)
         memory = None if self.memory is None else self.memory.row(number)
-        images = None if self.images is None else self.images.row(number)
+        media = None if self.media is None else self.media.row(number)
         prompt = self.prompt.row(number)
-        return replace(self, prompt=prompt, source=source, memory=memory, images=images)
+        return replace(self, prompt=prompt, source=source, memory=memory, media=media)
 
     def decoding(self, model: Transformer, *, back: int = 0) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts, of
@@ -153,12 +131,11 @@ class Inputs:
             memory = Memory(memory.states, memory.mask)  # decoding leaves rows out
         # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.request.ends.max_new_tokens - 1
-        images = None if self.images is None else self.images.pixels
         if self.request.cuda_graph:
-            return RecordedDecoding(model, capacity=capacity, memory=memory, images=images)
+            return RecordedDecoding(model, capacity=capacity, memory=memory, media=self.media)
         keep = self.request.cache
         return Decoding(
-            model, capacity=capacity, memory=memory, images=images, keep=keep, back=back
+            model, capacity=capacity, memory=memory, media=self.media, keep=keep, back=back
         )
 
 
@@ -171,32 +148,6 @@ def _source(how: Generation, given: Given, dtype: torch.dtype) -> Rows:
     source = read_ids(ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id)
     check_length(source.values.shape[1], how.longest_source, "ids")
     return source
-
-
-def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torch.dtype) -> Images:
-    """The images in prompts. Raises InputError if they fit neither the model nor the prompts."""
-    stated = how.inserted_images
-    if stated is None:
-        hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
-        raise InputError(f"{name} takes no images in its prompts", help=hint)
-    images: Pixels
-    if stated.tiling is not None:
-        images = read_tiled_images(
-            given, what="images", shape=stated.shape, tiling=stated.tiling, dtype=dtype
-        )
-    elif stated.any_size is None:
-        images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
-    else:
-        channels, unit = stated.shape[0], stated.any_size.unit
-        images = read_images_of_any_size(
-            given, what="images", channels=channels, unit=unit, dtype=dtype
-        )
-    n_places = [row.count(stated.image_id) for row in prompt.lists()]
-    try:
-        of_rows = images_of_texts(n_places, n_states_of(images, stated), stated.image_id)
-        return Images(images, of_rows)
-    except ValueError as error:
-        raise InputError(f"images: {error}") from None
 
 
 def _begin(start: Any, name: str) -> list[int]:

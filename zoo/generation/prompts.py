@@ -12,8 +12,9 @@ import torch
 
 from zoo.errors import InputError
 from zoo.image_inputs import check_images, check_images_of_any_size, check_tiled_images
-from zoo.purpose import Tiling
-from zoo.transformer import TiledImage
+from zoo.purpose import InsertedSounds, Tiling
+from zoo.sound_inputs import check_sounds
+from zoo.transformer import Spectrogram, TiledImage
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
@@ -314,6 +315,34 @@ def read_tiled_images(
     for number, image in enumerate(images):
         _check_finite(image.tiles, number, what)
     return images
+
+
+def read_sounds(
+    x: object, *, what: str, how: InsertedSounds, dtype: torch.dtype
+) -> tuple[Spectrogram, ...]:
+    """Check the spectrograms of sounds, and return them.
+
+    Args:
+        x: spectrograms of any floating-point dtype, or a tensor (sounds, frames, bands).
+        what: the name of the argument, for messages.
+        how: which sounds may stand in the model's prompts.
+        dtype: the model's, to which they are converted.
+
+    Raises:
+        InputError: they are no such sounds, there are none, or one holds a number that is not
+            finite in this dtype.
+    """
+    try:
+        sounds = check_sounds(x, how)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what}: {error}") from None
+    for sound in sounds:
+        _check_values(sound.windows, what)
+    sounds = tuple(sound.to(dtype) for sound in sounds)
+    for number, sound in enumerate(sounds):
+        if not bool(sound.windows.isfinite().all()):
+            raise InputError(f"{what}: sound {number} holds numbers that are not finite in {dtype}")
+    return sounds
 
 
 def _check_finite(image: torch.Tensor, number: int, what: str) -> None:

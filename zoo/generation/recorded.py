@@ -16,8 +16,9 @@ from torch import nn
 from zoo.errors import InputError
 from zoo.generation.decoding import Decoding, Memory, describe
 from zoo.generation.fixed_cache import FixedCache
+from zoo.generation.media import Media
 from zoo.machine.devices import input_device
-from zoo.transformer import Pixels, Transformer
+from zoo.transformer import Transformer
 
 _checked: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 """Models, and the numbers of rows with which a step has not waited for the GPU."""
@@ -59,11 +60,11 @@ class RecordedDecoding(Decoding):
         *,
         capacity: int,
         memory: Memory | None,
-        images: Pixels | None = None,
+        media: Media | None = None,
     ) -> None:
         check_device(model)
         _check_recordable(model, capacity)
-        super().__init__(model, capacity=capacity, memory=memory, images=images, keep=True)
+        super().__init__(model, capacity=capacity, memory=memory, media=media, keep=True)
         self._module = model
         self._token: torch.Tensor | None = None
         self._warm = False

@@ -106,19 +106,26 @@ class BuilderDriver(Driver):
         return list(self.ways(inputs).values())[-1:]
 
     def learning_ways(self, inputs: Tensors) -> Mapping[str, Way]:
-        """A model whose texts may have images in them learns from such texts."""
+        """A model whose texts may have images or sounds in them learns from such texts."""
         how = self.spec.model.generation
-        stated = None if how is None else how.inserted_images
-        if stated is None:
-            return super().learning_ways(inputs)
+        found: dict[str, Way] = {}
+        if how is not None and (images := how.inserted_images) is not None:
+            given = pixels(torch.float64, 0, images.shape)
+            found[" with images"] = self._inserting(given, images.image_id, images.n_states)
+        if how is not None and (sounds := how.inserted_sounds) is not None:
+            given = vectors(torch.float64, 0, *sounds.shape)
+            found[" with sounds"] = self._inserting(given, sounds.sound_id, sounds.n_states)
+        return found or super().learning_ways(inputs)
 
-        def with_images(text: torch.Tensor) -> Tensors:
-            places = torch.full((len(text), stated.n_states), stated.image_id)
-            own = text.masked_fill(text == stated.image_id, 0)
-            images = pixels(torch.float64, 0, stated.shape)
-            return (self.model(torch.cat([own, places], 1), images),)
+    def _inserting(self, media: torch.Tensor, inserted_id: int, n_states: int) -> Way:
+        """The output for texts, at whose ends stands one of the media each."""
 
-        return {" with images": with_images}
+        def with_media(text: torch.Tensor) -> Tensors:
+            places = torch.full((len(text), n_states), inserted_id)
+            own = text.masked_fill(text == inserted_id, 0)
+            return (self.model(torch.cat([own, places], 1), media),)
+
+        return with_media
 
     def _masked(self, *inputs: torch.Tensor) -> Tensors:
         by_name = dict(zip(self.arguments, inputs, strict=True))

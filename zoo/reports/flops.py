@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -41,8 +41,8 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
 
     Only matrix products are counted, with a multiplication and an addition as two operations: those
     of weights with tokens or patches and those of attention, including masked scores. Element-wise
-    operations are not counted. A model in whose texts images may stand is counted with a text
-    without any.
+    operations are not counted. A model in whose texts images or sounds may stand is counted with
+    a text without any.
 
     Args:
         spec: what `zoo.build` takes; a model that is called with ids, with images, or with an image
@@ -64,12 +64,14 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     counter = count_forward(spec, batch=1 if read else size, length=size)
     total = counter.get_total_flops()
     n_images = (1 if read else size) if spec.model.images else None
-    if takes_inserted(spec):
+    inserted = inserted_in(spec)
+    if inserted == "images":
         n_images = 0
     n_tokens = size if read else None
     return {
         "name": spec.name,
         "images": n_images,
+        "sounds": 0 if inserted == "sounds" else None,
         "length": n_tokens,
         "forward": total,
         "per_token": round(total / n_tokens) if n_tokens and not n_images else None,
@@ -78,10 +80,14 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     }
 
 
-def takes_inserted(spec: ModelSpec) -> bool:
-    """Whether images may stand in the texts of a model."""
+def inserted_in(spec: ModelSpec) -> Literal["images", "sounds"] | None:
+    """What may stand in the texts of a model."""
     how = spec.model.generation
-    return how is not None and how.inserted_images is not None
+    if how is None:
+        return None
+    if how.inserted_images is not None:
+        return "images"
+    return None if how.inserted_sounds is None else "sounds"
 
 
 def count_forward(
@@ -181,6 +187,7 @@ def flops_text(data: Flops) -> str:
     sizes = (data["images"], "image"), (data["length"], "token")
     told = ", ".join(counted(number, what) for number, what in sizes if number)
     told += ", without images" if data["images"] == 0 else ""
+    told += ", without sounds" if data["sounds"] == 0 else ""
     lines = [f"{data['name']}  {told}", f"  forward    {human_flops(data['forward'])}"]
     each = ("token", data["per_token"]), ("image", data["per_image"])
     lines += [f"  per {what}  {human_flops(n)}" for what, n in each if n is not None]

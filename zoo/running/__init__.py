@@ -5,7 +5,9 @@ runner.py               loads a model, with what its inputs need
 text_model.py           a model of texts; image_model.py, of images; sound_model.py, of sounds;
                         folder_model.py, their loading
 asked.py                what is asked of it
-image_reader.py         images, as the model takes them; images_in_text.py, that stand in a text
+image_reader.py         images, as the model takes them
+images_in_text.py       images that stand in a text; sounds_in_text.py, sounds that do;
+                        media_in_text.py, what both have in common
 tasks.py                from its output to the result; entities.py, labels.py, of classes
 batches.py, media.py    several inputs
 

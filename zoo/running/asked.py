@@ -12,6 +12,7 @@ from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 if TYPE_CHECKING:
     from zoo.running.chat import Tools
     from zoo.running.image_reader import ImageFile
+    from zoo.running.sounds_in_text import SoundFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,6 +30,7 @@ class Asked:
     timestamps: bool = False
     labels: Sequence[str] | None = None
     images: Sequence[Sequence[ImageFile]] = ()
+    sounds: Sequence[Sequence[SoundFile]] = ()
     mask_id: int | None = None
     tools: Tools | None = None
     top: int | None = None

@@ -27,6 +27,7 @@ from zoo.files.of_model import (
 )
 from zoo.json_files import read_json, read_json_if_there
 from zoo.resolving.tables import described
+from zoo.running.text import Places
 from zoo.running.tokenizer_config import read_special_tokens
 from zoo.validating.value_errors import value_message
 from zoo.wording import quoted
@@ -36,7 +37,8 @@ Chat = Sequence[Mapping[str, Any]]
 `system`, `user`, `assistant` and `tool`. A message may have further keys, for templates that read
 them; one with `tool_calls` may have no content. For a model that takes images in its texts, a
 content may also be a list of parts, in which `{"type": "image"}` is the place of an image:
-`[{"type": "image"}, {"type": "text", "text": "What is it?"}]`."""
+`[{"type": "image"}, {"type": "text", "text": "What is it?"}]`; and for one that takes sounds,
+`{"type": "audio"}` that of a sound."""
 Tools = Sequence[Mapping[str, Any]]
 """The tools that a model may call in a chat, each as a JSON Schema: `[{"type": "function",
 "function": {"name": "weather", "description": "...", "parameters": {...}}}]`."""
@@ -103,23 +105,26 @@ class ChatTemplate:
         """The file of the template that writes a chat with these tools."""
         return (self._default if tools is None else self._for_tools).path
 
-    def render(self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None) -> str:
+    def render(
+        self, chat: Chat, *, tools: Tools | None = None, places: Places | None = None
+    ) -> str:
         """Write the messages as a prompt, up to where the answer of the assistant begins.
 
         Args:
             chat: the messages.
             tools: the tools that the model may call.
-            n_images: how many images stand in them; None for a model that takes none in its texts.
-                Otherwise the template gets every content as a list of parts, as such templates
-                expect it. If no part is an image, all stand before the first text of the user.
+            places: those of images or sounds in them; None for a model that takes none in its
+                texts. Otherwise the template gets every content as a list of parts, as such
+                templates expect it. If no part is such a place, all are before the first text of
+                the user.
 
         Raises:
             InputError: a message or a tool is not valid, or the template does not accept them.
             WeightsError: the template for chats with tools is wrong.
         """
-        messages = read_messages(chat, _Message if n_images is None else _MessageOfParts)
-        if n_images is not None:
-            _place_images(messages, n_images)
+        messages = read_messages(chat, _Message if places is None else _MessageOfParts)
+        if places is not None:
+            _put(places, messages)
         return self.write(messages, None if tools is None else read_tools(tools))
 
     def write(
@@ -155,7 +160,7 @@ class _Message(BaseModel):
 
 
 class _MessageOfParts(_Message):
-    """A message of parts, some of which may be places of images."""
+    """A message of parts, some of which may be places of images or sounds."""
 
     content: str | list[dict[str, JsonValue]]  # type: ignore[assignment]
 
@@ -221,17 +226,17 @@ _EACH_A_TOOL = (
 )
 
 
-def _place_images(messages: list[dict[str, Any]], n_images: int) -> None:
-    """Make every content a list of parts, in place, with the places of images before the first text
-    of the user if no message has any."""
+def _put(places: Places, messages: list[dict[str, Any]]) -> None:
+    """Make every content a list of parts, in place, with the places before the first text of the
+    user if no message has any."""
     for message in messages:
         if isinstance(message.get("content"), str):
             message["content"] = [{"type": "text", "text": message["content"]}]
     parts = (part for message in messages for part in message.get("content", ()))
-    if any(part.get("type") == "image" for part in parts):
+    if any(part.get("type") == places.part for part in parts):
         return
     first = next((one for one in messages if one["role"] == "user"), messages[0])
-    first["content"] = [{"type": "image"}] * n_images + first.get("content", [])
+    first["content"] = [{"type": places.part}] * places.number + first.get("content", [])
 
 
 class _Named(BaseModel):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from zoo.running.chat import Chat, Tools
-    from zoo.transformer import TiledImage
+    from zoo.transformer import Spectrogram, TiledImage
 
 _NUMBER = re.compile("-?[0-9]{1,99}")
 """An id as text. The number of digits is bounded, since Python makes no integers of thousands."""
@@ -43,7 +43,7 @@ class Text(Detokenizer, Protocol):
     def words(self, text: str) -> tuple[Word, ...]: ...
 
     def write_chat(
-        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+        self, chat: Chat, *, tools: Tools | None = None, places: Places | None = None
     ) -> str: ...
 
     def mask_id(self) -> int | None: ...
@@ -56,6 +56,18 @@ class Text(Detokenizer, Protocol):
     def token_of(self, id_: int) -> str: ...
 
     def tokens(self) -> tuple[Tokens, Tokens]: ...
+
+
+class Places(NamedTuple):
+    """The places in a chat of what is no text.
+
+    Args:
+        part: the `type` of the parts of messages that are such places: `image` or `audio`.
+        number: how many there are.
+    """
+
+    part: str
+    number: int
 
 
 Tokens = dict[int, str]
@@ -82,6 +94,7 @@ class Input(NamedTuple):
             not known.
         images: the pixels of the images that stand in it, (channels, height, width) each, or with
             those of their tiles.
+        sounds: the spectrograms of the sounds that do.
     """
 
     ids: list[int]
@@ -89,6 +102,7 @@ class Input(NamedTuple):
     text: str = ""
     words: tuple[Word, ...] = ()
     images: tuple[torch.Tensor | TiledImage, ...] = ()
+    sounds: tuple[Spectrogram, ...] = ()
 
     def span(self, first: int, last: int) -> dict[str, Any]:
         """The part of the text from one of its words to another, both inclusive, and its place in
@@ -122,7 +136,7 @@ class Numbers:
         return ()
 
     def write_chat(
-        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+        self, chat: Chat, *, tools: Tools | None = None, places: Places | None = None
     ) -> str:
         """Raise InputError: messages are not ids."""
         raise self._no_text()

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from zoo.errors import InputError
 from zoo.generation.prompts import check_length, read_ids
 from zoo.purpose import Reading
 from zoo.running.asked import Asked
 from zoo.running.compared_texts import ids_to_compare
-from zoo.running.images_in_text import ImagesInText
+from zoo.running.media_in_text import MediaInText
 from zoo.running.settings import Settings
 from zoo.running.text import Input, Text
 from zoo.spec import ModelSpec
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, Prompt
-    from zoo.running.image_reader import ImageFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +29,25 @@ class TextInputs:
         spec: the model's.
         text: turns text into its ids.
         settings: how the publisher has set up generation.
-        images: as in `zoo.TextModel`.
+        media: of a model in whose texts images or sounds may stand, reads texts with them.
         asked: what is asked of the model.
     """
 
     spec: ModelSpec
     text: Text
     settings: Settings
-    images: ImagesInText | None
+    media: MediaInText[Any, Any, Any] | None
     asked: Asked
 
-    def read(self, prompt: Prompt, images: Sequence[ImageFile] = ()) -> Input:
-        """The ids of a text, a pair of texts or a chat, with images in it; none of a blank text, of
-        which a translator would invent a sentence. Raises InputError if they do not fit the
-        model."""
+    def read(self, prompt: Prompt, media: Sequence[Any] = ()) -> Input:
+        """The ids of a text, a pair of texts or a chat, with images or sounds in it; none of a
+        blank text, of which a translator would invent a sentence. Raises InputError if they do not
+        fit the model."""
         if self.spec.model.task == "translate" and isinstance(prompt, str) and not prompt.strip():
             return Input([])
         if self.spec.model.comparison is not None:
             return Input(self._compared_ids(prompt))
-        found = self._encoded(prompt, images)
+        found = self._encoded(prompt, media)
         if not found.ids or (self.spec.model.task == "answer" and not found.words):
             raise InputError("the text is empty: no tokens are made of it")
         self._check_ids(found.ids)
@@ -65,7 +64,7 @@ class TextInputs:
             raise InputError(f"{self.spec.name} takes texts, neither pairs of texts nor chats")
         return ids_to_compare(self.text, prompt, spec=self.spec, what="text")
 
-    def _encoded(self, prompt: Prompt, images: Sequence[ImageFile]) -> Input:
+    def _encoded(self, prompt: Prompt, media: Sequence[Any]) -> Input:
         """What the tokenizer makes of it. Raises InputError if the model does not take its kind."""
         tools = self.asked.tools
         if tools is not None and (isinstance(prompt, str) or _is_pair(prompt)):
@@ -77,8 +76,8 @@ class TextInputs:
                 f"{self.spec.name} takes pairs of a question and a text",
                 help='`--pairs`, or in Python `run([("Who wrote it?", "The text.")])`',
             )
-        if self.images is not None and isinstance(prompt, str | list | tuple):
-            return self.images.row(cast("str | Chat", prompt), images, tools)
+        if self.media is not None and isinstance(prompt, str | list | tuple):
+            return self.media.row(cast("str | Chat", prompt), media, tools)
         if not isinstance(prompt, list | tuple):
             return self._one_text(cast("str", prompt))
         if self.spec.model.task == "generate":

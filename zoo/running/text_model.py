@@ -23,6 +23,7 @@ from zoo.running.images_in_text import ImagesInText
 from zoo.running.labels import labels_of
 from zoo.running.languages import from_language, into_language
 from zoo.running.settings import Settings, read_settings
+from zoo.running.sounds_in_text import SoundsInText
 from zoo.running.tasks import check_top, read_off
 from zoo.running.text import Input, Text
 from zoo.running.text_inputs import TextInputs
@@ -34,6 +35,7 @@ from zoo.wording import counted, quoted
 if TYPE_CHECKING:
     from zoo.running.chat import Prompt, Tools
     from zoo.running.image_reader import ImageFile
+    from zoo.running.sounds_in_text import SoundFile
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,12 +50,14 @@ class TextModel(FolderModel):
         text: turns text into its ids and back.
         settings: how the publisher has set up generation.
         images: of a model in whose texts images may stand, reads texts with them.
+        sounds: the same for sounds.
     """
 
     transformer: Transformer
     text: Text
     settings: Settings
     images: ImagesInText | None = None
+    sounds: SoundsInText | None = None
 
     @classmethod
     def of(cls, opened: OpenModel) -> Self:
@@ -63,7 +67,8 @@ class TextModel(FolderModel):
             ZooError: as `zoo.load`; or a file beside the weights is damaged.
         """
         spec, folder, config = opened.spec, opened.folder, opened.config
-        text, settings, images = read_text(folder), Settings(), None
+        text, settings = read_text(folder), Settings()
+        images = sounds = None
         how = spec.model.generation
         if how is not None or spec.model.rereads is not None:
             has_source = how is None or how.has_source
@@ -72,7 +77,9 @@ class TextModel(FolderModel):
             _ = text.pad_id  # raises now if a file is damaged: such a model may read padding
         if how is not None and how.inserted_images is not None:
             images = ImagesInText(folder, config, spec, how.inserted_images, text)
-        return cls(opened.read(), text, settings, images)
+        if how is not None and how.inserted_sounds is not None:
+            sounds = SoundsInText(folder, config, spec, how.inserted_sounds, text)
+        return cls(opened.read(), text, settings, images, sounds)
 
     @property
     def task(self) -> Task:
@@ -99,6 +106,7 @@ class TextModel(FolderModel):
         start: int | Sequence[int] | None = None,
         stop: Sequence[str] = (),
         images: Sequence[Sequence[ImageFile]] = (),
+        sounds: Sequence[Sequence[SoundFile]] = (),
         mask_id: int | None = None,
         top: int | None = None,
         places: Sequence[Place] | None = None,
@@ -128,6 +136,8 @@ class TextModel(FolderModel):
                 text, of paths of files, bytes of files, or images of Pillow. Its token for images,
                 such as `<image>`, marks their places in a text. In a chat, a part
                 `{"type": "image"}` does; without any, they stand before the first text of the user.
+            sounds: likewise, for a model in whose texts sounds may stand: paths of WAV files, or
+                bytes of files. In a chat, their places are the parts `{"type": "audio"}`.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             top: how many of the likeliest classes, tokens or answers are told. By default five, but
                 one answer; of a model whose texts may be of several classes also all that are
@@ -159,6 +169,7 @@ class TextModel(FolderModel):
             draft=draft,
             cuda_graph=cuda_graph,
             images=images,
+            sounds=sounds,
             mask_id=mask_id,
             top=top,
             tools=tools,
@@ -198,13 +209,14 @@ class TextModel(FolderModel):
         start: int | Sequence[int] | None = None,
         stop: Sequence[str] = (),
         images: Sequence[ImageFile] = (),
+        sounds: Sequence[SoundFile] = (),
         draft: Draft | Lookup | None = None,
         cuda_graph: bool = False,
         tools: Tools | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
-        The arguments are those of `run`, `images` those of this text. If the model's folder asks
-        for beams, whose tokens are known only at the end, the text is a single piece.
+        The arguments are those of `run`, `images` and `sounds` those of this text. If the model's
+        folder asks for beams, whose tokens are known only at the end, the text is a single piece.
 
         Raises:
             InputError: the model does not generate, or the text does not fit it.
@@ -218,6 +230,7 @@ class TextModel(FolderModel):
             draft=draft,
             cuda_graph=cuda_graph,
             images=[images] if images else (),
+            sounds=[sounds] if sounds else (),
             tools=tools,
         )
         return self.pieces(text, asked)
@@ -230,7 +243,7 @@ class TextModel(FolderModel):
                 help=f"its task is {self.task}: `run` returns its outputs",
             )
         writer = Writer.read(self.transformer, self.text, self.settings, asked)
-        row = self._inputs(asked).read(text, *self._images_of(1, asked))
+        row = self._inputs(asked).read(text, *self._media_of(1, asked))
         if not row.ids:
             return iter(())
         if asked.method is None and isinstance(writer.request.method, Beam):
@@ -285,39 +298,44 @@ class TextModel(FolderModel):
                     )
         return Draft(smaller.transformer, n_tokens)
 
-    def _images_of(self, n_texts: int, asked: Asked) -> Sequence[Sequence[ImageFile]]:
-        """The images of each text. Raises InputError if the model takes none, or they are not of so
-        many texts."""
-        if not asked.images:
-            return [()] * n_texts
-        if self.images is None:
-            raise InputError(f"{self.transformer.spec.name} takes no images in its texts")
-        images = asked.images
-        alike = isinstance(images, list | tuple) and all(
-            isinstance(i, list | tuple) for i in images
-        )
-        if not alike or len(images) != n_texts:
-            raise InputError(
-                f"`images` are a list for each of {counted(n_texts, 'text')}, of the images that "
-                'stand in it: `run(["<image> What is it?"], images=[["photo.jpg"]])`'
-            )
-        return images
+    def _media_of(self, n_texts: int, asked: Asked) -> Sequence[Sequence[Any]]:
+        """The images or sounds of each text. Raises InputError if the model takes none, or they are
+        not of so many texts."""
+        found: Sequence[Sequence[Any]] = [()] * n_texts
+        for name, given, taken, file in (
+            ("images", asked.images, self.images, "photo.jpg"),
+            ("sounds", asked.sounds, self.sounds, "speech.wav"),
+        ):
+            if not given:
+                continue
+            if taken is None:
+                raise InputError(f"{self.transformer.spec.name} takes no {name} in its texts")
+            kinds = (list, tuple)
+            alike = isinstance(given, kinds) and all(isinstance(one, kinds) for one in given)
+            if not alike or len(given) != n_texts:
+                raise InputError(
+                    f"`{name}` are a list for each of {counted(n_texts, 'text')}, of the {name} "
+                    f'that stand in it: `run(["<{name[:-1]}> What is it?"], {name}=[["{file}"]])`'
+                )
+            found = given
+        return found
 
     def _given(
         self, texts: Sequence[Prompt], asked: Asked, places: Sequence[Place] | None
     ) -> list[Input]:
         """What the model reads of each text. Raises InputError, with its place, if one does not fit
         the model."""
-        images, inputs = self._images_of(len(texts), asked), self._inputs(asked)
+        media, inputs = self._media_of(len(texts), asked), self._inputs(asked)
         rows: list[Input] = []
         for number, text in enumerate(texts):
             with placing(places[number] if places else None):
-                rows.append(inputs.read(text, images[number]))
+                rows.append(inputs.read(text, media[number]))
         return rows
 
     def _inputs(self, asked: Asked) -> TextInputs:
         """What makes the inputs of the model."""
-        return TextInputs(self.transformer.spec, self.text, self.settings, self.images, asked)
+        media = self.images or self.sounds
+        return TextInputs(self.transformer.spec, self.text, self.settings, media, asked)
 
     def _read(self, rows: Sequence[Input], asked: Asked) -> Iterator[dict[str, Any]]:
         """Run the model on texts, and read off the results."""
@@ -356,12 +374,13 @@ def _written(rows: Sequence[Input], writer: Writer) -> list[dict[str, Any]]:
 
 def _given_of(rows: Sequence[Input]) -> Given:
     """What a model that generates is given: ids, and the pixels of all images that stand in them,
-    which are of several sizes for a model that sees any."""
+    which are of several sizes for a model that sees any, or the spectrograms of all sounds."""
     images = [image for row in rows for image in row.images]
     whole = [image for image in images if isinstance(image, torch.Tensor)]
     alike = len(whole) == len(images) and len({image.shape for image in whole}) == 1
     pixels = torch.stack(whole) if alike else images or None
-    return Given([row.ids for row in rows], images=pixels)
+    sounds = [sound for row in rows for sound in row.sounds] or None
+    return Given([row.ids for row in rows], images=pixels, sounds=sounds)
 
 
 def _token_types(batch: Sequence[Input], device: torch.device) -> dict[str, torch.Tensor]:

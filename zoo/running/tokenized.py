@@ -17,7 +17,7 @@ from zoo.running.sentence_texts import (
     is_sentence_folder,
     reading_of,
 )
-from zoo.running.text import Input, Numbers, Text, Tokens, Word
+from zoo.running.text import Input, Numbers, Places, Text, Tokens, Word
 from zoo.running.tokenizer_config import read_special_tokens, states
 from zoo.running.tokenizer_file import (
     cut_after,
@@ -149,18 +149,17 @@ class Tokenized:
         return tuple(found.values())
 
     def write_chat(
-        self, chat: Chat, *, tools: Tools | None = None, n_images: int | None = None
+        self, chat: Chat, *, tools: Tools | None = None, places: Places | None = None
     ) -> str:
         """The prompt that the answer to a chat continues, in which `tools` may be called. The chat
         template writes the special tokens, so the tokenizer is to add none; of a model that takes
-        images in its texts, it also writes where they stand, `n_images` of them
-        (`ChatTemplate.render`).
+        images or sounds in its texts, it also writes their `places` (`ChatTemplate.render`).
 
         Raises:
             InputError: the model has no chat template, or the template does not accept the chat.
             WeightsError: the chat template is damaged.
         """
-        return self._chat_template.render(chat, tools=tools, n_images=n_images)
+        return self._chat_template.render(chat, tools=tools, places=places)
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:

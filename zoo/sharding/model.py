@@ -18,6 +18,17 @@ from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, several_dtypes
 from zoo.weights.held_tensors import stored
 
+_METHODS = (
+    "encode",
+    "decode",
+    "insert_images",
+    "insert_sounds",
+    "encode_image",
+    "encode_text",
+    "compare",
+)
+"""The methods of models that compute, beside `forward`."""
+
 
 def shard(model: Transformer, mesh: DeviceMesh) -> None:
     """Spread a meta-built model over the processes of a mesh, in place.
@@ -86,7 +97,7 @@ def reach_methods(model: Transformer) -> None:
     """
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         return
-    for method in ("encode", "decode", "insert_images", "encode_image", "encode_text", "compare"):
+    for method in _METHODS:
         if hasattr(model, method) and method not in vars(model):  # where FSDP2 registers them
             register_fsdp_forward_method(model, method)  # nothing, if only layers are sharded
             setattr(model, method, _outside_inference_mode(getattr(model, method)))

@@ -65,11 +65,13 @@ class FlopsPart(TypedDict):
 
 class Flops(TypedDict):
     """The operations of one forward pass: of `images` images and a sequence of `length` tokens,
-    each None if the model takes none; 0 images of a model in whose texts some may stand.
+    each None if the model takes none; 0 images, or 0 `sounds`, of a model in whose texts some may
+    stand.
     `per_token` and `per_image`, rounded, are those of what takes nothing else."""
 
     name: str
     images: int | None
+    sounds: int | None
     length: int | None
     forward: int
     per_token: int | None

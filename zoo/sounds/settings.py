@@ -258,6 +258,25 @@ class SlaneySettings(SpectrogramSettings):
         self.check_rate(sound)
         return self._padded(sound.samples, self.longest)
 
+    def windows(self, sound: Sound, *, whole: bool) -> torch.Tensor:
+        """The spectrogram of a sound of any length in windows of what the model hears at once, the
+        last of which silence fills up, (n, frames, bands): that of the `whole`, or that of the
+        samples of each window alone. Raises InputError as `prepared`."""
+        self.check_rate(sound)
+        samples = sound.samples
+        if whole:
+            found = self._padded(samples, -len(samples) % self.longest)
+            n_windows = -(-len(samples) // self.longest)
+            return found[: n_windows * self.shape[0]].view(n_windows, *self.shape)
+        return torch.stack([self._of_samples(one) for one in torch.split(samples, self.longest)])
+
+    def n_frames(self, n_samples: int) -> int:
+        """The number of frames of `windows` that are those of the sound itself, of so many
+        samples."""
+        n_full, left = divmod(n_samples, self.longest)
+        frames = self.shape[0]
+        return n_full * frames + min(-(-left // self.hop_length), frames)
+
     def _of_samples(self, samples: torch.Tensor) -> torch.Tensor:
         return self._padded(samples, self.longest - len(samples))
 

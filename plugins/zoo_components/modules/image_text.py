@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from zoo.cache import Cache
-from zoo.image_inputs import images_of_texts
 from zoo.linear import Linear, activated
-from zoo.slots import Head
 from zoo.transformer import Pixels
-from zoo_components.modules.builders import Output, WithDecoder, maps_of
-from zoo_components.modules.padding import by_token
+from zoo_components.modules.builders import Output
+from zoo_components.modules.inserting import InsertingDecoder, Read
 from zoo_components.modules.stack import Maps, Stack
 
 
@@ -22,25 +19,26 @@ class Merging(NamedTuple):
     """How the states of patches become fewer.
 
     Args:
-        side: the side of the squares of patches that become one state.
+        shape: the rows and the columns of the patches that become one state.
         mean: whether that is their mean, and not all of them as one vector, row by row.
-        grid: the number of rows and of columns of patches; None if images differ in them.
+        grid: the number of rows and of columns of patches; None if inputs differ in them.
     """
 
-    side: int
+    shape: tuple[int, int]
     mean: bool
     grid: tuple[int, int] | None
 
     def __call__(self, x: torch.Tensor, grid: tuple[int, int] | None) -> torch.Tensor:
-        """(n, rows * columns, width) to (n, squares, width), or width * side**2 without `mean`.
-        `grid` are the rows and columns of these images, if they differ."""
+        """(n, rows * columns, width) to (n, states, width), or as many times the width as patches
+        become one without `mean`. `grid` are the rows and columns of these inputs, if they
+        differ."""
         grid = self.grid or grid
         assert grid is not None  # of images of one size or of this one
         n, _, width = x.shape
-        rows, columns = (size // self.side for size in grid)
-        shape = (n, rows, self.side, columns, self.side, width)
-        squares = x.reshape(shape).transpose(2, 3).flatten(1, 2)
-        return squares.mean((2, 3)) if self.mean else squares.flatten(2)
+        high, wide = self.shape
+        shape = (n, grid[0] // high, high, grid[1] // wide, wide, width)
+        merged = x.reshape(shape).transpose(2, 3).flatten(1, 2)
+        return merged.mean((2, 3)) if self.mean else merged.flatten(2)
 
 
 class Projector(nn.Module):
@@ -85,38 +83,36 @@ class Projector(nn.Module):
         return self.down_proj(activated(self.up_proj, self.activation, x))
 
 
-class ImageTextDecoder(WithDecoder):
-    """model(target, images) = head(decode(target with the states of images in it)).
+class ImageTextDecoder(InsertingDecoder):
+    """An `InsertingDecoder` of images of one size.
 
-    A state of an image is called for as a token is, by a number: those from the size of the
-    vocabulary on are rows of a table of states. So what follows a text, such as its beams, needs
-    nothing but its ids.
+    Args:
+        n_states: the number of states of an image that stand in a text.
+        n_before: the number of states before these that are left out.
+        bidirectional: which tokens attend to later ones too.
+        options: as for `InsertingDecoder`.
     """
+
+    medium = "image"
+    image: Stack
 
     def __init__(
         self,
         *,
-        image: Stack,
-        projector: nn.Module,
-        decoder: Stack,
-        head: Head,
-        vocab: int,
-        image_id: int,
         n_states: int,
         n_before: int,
         bidirectional: Literal["none", "image", "prompt"],
+        **options: Any,
     ) -> None:
-        super().__init__()
-        self.image, self.projector = image, projector
-        self.decoder = decoder
-        self.add_head(head)
-        self.vocab, self.image_id, self.n_before = vocab, image_id, n_before
-        self.n_states, self.bidirectional = n_states, bidirectional
+        super().__init__(**options)
+        self.n_states, self.n_before = n_states, n_before
+        self.bidirectional = bidirectional
 
     def read_images(self, images: Pixels) -> torch.Tensor | Sequence[torch.Tensor]:
         """The states that stand in a text for images (n_images, channels, height, width):
         (n_images, states of an image, width of the vectors of tokens)."""
-        return self._read(images, return_attention=False)[0]
+        read, _ = self._read(images, return_attention=False)
+        return torch.stack([one.states for one in read])
 
     def insert_images(
         self,
@@ -142,37 +138,7 @@ class ImageTextDecoder(WithDecoder):
             ValueError: a text has no place for a whole number of images, or all have places for
                 another number of images than are given.
         """
-        return self._insert(target, self._read(images, return_attention=False)[0], target_mask)
-
-    def decode(
-        self,
-        target: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        target_mask: torch.Tensor | None = None,
-        memory_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        inserted: torch.Tensor | None = None,
-        prompt: torch.Tensor | None = None,
-        return_attention: bool = False,
-    ) -> Output:
-        """The decoder's states, (batch, target length, d_model), and its maps if asked for.
-
-        `target` and `inserted` are what `insert_images` returns, or ids alone; there is no memory.
-        With a `cache`, `target` and `target_mask` are those of the next tokens. `prompt` is as in
-        `forward`.
-        """
-        states, maps = self.decoder(
-            target,
-            memory,
-            mask=target_mask,
-            memory_mask=memory_mask,
-            cache=cache,
-            inserted=inserted,
-            blocks=self._blocks(target, inserted, prompt),
-            return_weights=return_attention,
-        )
-        return (states, maps_of(decoder=maps)) if return_attention else states
+        return self._inserting(target, images, target_mask)
 
     def forward(
         self,
@@ -203,63 +169,32 @@ class ImageTextDecoder(WithDecoder):
         Raises:
             ValueError: as `insert_images`; or there is a `prompt`, and the spec says no such thing.
         """
-        ids, inserted = target, None
-        of_images: Maps = {}
-        if images is not None:
-            read, of_images = self._read(images, return_attention=return_attention)
-            ids, inserted = self._insert(target, read, target_mask)
-        states, maps = self.decoder(
-            ids,
-            mask=target_mask,
-            inserted=inserted,
-            blocks=self._blocks(ids, inserted, prompt),
-            return_weights=return_attention,
+        return self._scored(
+            target,
+            images,
+            target_mask=target_mask,
+            return_attention=return_attention,
+            prompt=prompt,
         )
-        output = self.head_output(states, self.decoder, target, target_mask)
-        return (output, maps_of(encoder=of_images, decoder=maps)) if return_attention else output
 
-    def _blocks(
-        self, target: torch.Tensor, inserted: torch.Tensor | None, prompt: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """The tokens that attend to each other in both directions, as a stack takes them."""
+    def _taken(
+        self, target: torch.Tensor, inserted: Any, prompt: torch.Tensor | None
+    ) -> dict[str, Any]:
+        found = super()._taken(target, inserted, prompt)
         if prompt is not None:
             if self.bidirectional != "prompt":
                 raise ValueError('a `prompt` is for a spec that says `bidirectional = "prompt"`')
-            return prompt.long() - 1
-        if inserted is None or self.bidirectional != "image":
-            return None
-        # The states of an image have consecutive numbers; those of tokens are negative.
-        return (target - self.vocab).div(self.n_states, rounding_mode="floor")
+            found["blocks"] = prompt.long() - 1
+        elif inserted is not None and self.bidirectional == "image":
+            # The states of an image have consecutive numbers; those of tokens are negative.
+            found["blocks"] = (target - self.vocab).div(self.n_states, rounding_mode="floor")
+        return found
 
-    def _read(
-        self, images: Pixels, *, return_attention: bool
-    ) -> tuple[torch.Tensor | Sequence[torch.Tensor], Maps]:
-        """The states of each image that stand in a text, (states of the image, width), and the
-        maps."""
+    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[Sequence[Read], Maps]:
+        states, maps = self.of_images(images, return_attention=return_attention)
+        return [Read(one) for one in states], maps
+
+    def of_images(self, images: Pixels, *, return_attention: bool) -> tuple[torch.Tensor, Maps]:
+        """The states of images of one size, (n_images, states, width), and the maps."""
         states, maps = self.image(images, return_weights=return_attention)
         return self.projector(states[:, self.n_before :]), maps
-
-    def _insert(
-        self,
-        target: torch.Tensor,
-        states: torch.Tensor | Sequence[torch.Tensor],
-        mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        places = places_of(self.image_id, target, mask)
-        images_of_texts(places.sum(1).tolist(), [len(one) for one in states], self.image_id)
-        flat = states.flatten(0, 1) if isinstance(states, torch.Tensor) else torch.cat([*states])
-        return numbered(target, places, self.vocab), flat
-
-
-def places_of(image_id: int, target: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Where states of images stand in texts, boolean, (batch, length): where the token `image_id`
-    does, but in padding."""
-    places, real = target == image_id, by_token(mask)
-    return places if real is None else places & real
-
-
-def numbered(target: torch.Tensor, places: torch.Tensor, vocab: int) -> torch.Tensor:
-    """The ids of texts, (batch, length), with the numbers of the rows of the states in these
-    places, in their order, counted from the size of the vocabulary."""
-    numbers = places.flatten().cumsum(0).view(target.shape) - 1 + vocab
-    return torch.where(places, numbers, target)

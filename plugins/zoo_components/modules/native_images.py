@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from zoo.cache import Cache
-from zoo.image_inputs import check_images_of_any_size, images_of_texts
+from zoo.image_inputs import check_images_of_any_size
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.purpose import AnySize
-from zoo.slots import Head
 from zoo.transformer import Pixels
-from zoo_components.modules.builders import Output, WithDecoder, maps_of
+from zoo_components.modules.builders import Output
 from zoo_components.modules.embedding import Vectors, refuse_types
-from zoo_components.modules.image_text import Projector, numbered, places_of
+from zoo_components.modules.image_text import Projector
+from zoo_components.modules.inserting import InsertingDecoder, Read
 from zoo_components.modules.patches import check_dtype
 from zoo_components.modules.stack import Maps, Stack
 
@@ -130,40 +129,23 @@ class Inserted(NamedTuple):
         return {**found, "after_layer": deepened} if self.deep else found
 
 
-class NativeImageTextDecoder(WithDecoder):
-    """model(target, images) = head(decode(target with the states of images in it)).
-
-    A state of an image is called for as a token is, by a number: those from the size of the
-    vocabulary on are rows of tables of states. So what follows a text, such as its beams, needs
-    nothing but its ids.
+class NativeImageTextDecoder(InsertingDecoder):
+    """An `InsertingDecoder` of images of any size.
 
     Args:
-        vocab: the number of tokens.
-        image_id: the id of the token at whose places states stand.
         channels: that of the images.
         any_size: how they are cut.
         places: whether the coordinates of a state are its place in the image.
+        options: as for `InsertingDecoder`.
     """
 
-    def __init__(
-        self,
-        *,
-        image: Stack,
-        projector: Projector,
-        decoder: Stack,
-        head: Head,
-        vocab: int,
-        image_id: int,
-        channels: int,
-        any_size: AnySize,
-        places: bool,
-    ) -> None:
-        super().__init__()
-        self.image, self.projector = image, projector
-        self.decoder = decoder
-        self.add_head(head)
-        self.vocab, self.image_id, self.channels = vocab, image_id, channels
-        self.any_size, self.places = any_size, places
+    medium = "image"
+    image: Stack
+    projector: Projector
+
+    def __init__(self, *, channels: int, any_size: AnySize, places: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.channels, self.any_size, self.places = channels, any_size, places
 
     def read_images(self, images: Pixels) -> list[torch.Tensor]:
         """The states that stand in a text for each image, (states of the image, width of the
@@ -177,8 +159,7 @@ class NativeImageTextDecoder(WithDecoder):
                 weights.
             ValueError: the shape of one is wrong.
         """
-        read, _ = self._read(self._checked(images), return_attention=False)
-        return [states for states, *_ in read]
+        return [one.states for one in self._read(images, return_attention=False)[0]]
 
     def insert_images(
         self, target: torch.Tensor, images: Pixels, *, target_mask: torch.Tensor | None = None
@@ -200,37 +181,7 @@ class NativeImageTextDecoder(WithDecoder):
             ValueError: as `read_images`; a text has no places for a whole number of images, or all
                 have places for another number of images than are given.
         """
-        checked = self._checked(images)
-        return self._insert(
-            target, checked, self._read(checked, return_attention=False)[0], target_mask
-        )
-
-    def decode(
-        self,
-        target: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        target_mask: torch.Tensor | None = None,
-        memory_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        inserted: Inserted | None = None,
-        return_attention: bool = False,
-    ) -> Output:
-        """The decoder's states, (batch, target length, d_model), and its maps if asked for.
-
-        `target` and `inserted` are what `insert_images` returns, or ids alone; there is no memory.
-        With a `cache`, `target` and `target_mask` are those of the next tokens.
-        """
-        states, maps = self.decoder(
-            target,
-            memory,
-            mask=target_mask,
-            memory_mask=memory_mask,
-            cache=cache,
-            return_weights=return_attention,
-            **({} if inserted is None else inserted.of(target - self.vocab)),
-        )
-        return (states, maps_of(decoder=maps)) if return_attention else states
+        return self._inserting(target, images, target_mask)
 
     def forward(
         self,
@@ -259,44 +210,35 @@ class NativeImageTextDecoder(WithDecoder):
             TypeError: as `insert_images`.
             ValueError: as `insert_images`.
         """
-        ids, inserted = target, None
-        of_images: Maps = {}
-        if images is not None:
-            checked = self._checked(images)
-            read, of_images = self._read(checked, return_attention=return_attention)
-            ids, inserted = self._insert(target, checked, read, target_mask)
-        states, maps = self.decoder(
-            ids,
-            mask=target_mask,
-            return_weights=return_attention,
-            **({} if inserted is None else inserted.of(ids - self.vocab)),
+        return self._scored(
+            target, images, target_mask=target_mask, return_attention=return_attention
         )
-        output = self.head_output(states, self.decoder, target, target_mask)
-        return (output, maps_of(encoder=of_images, decoder=maps)) if return_attention else output
 
-    def _checked(self, images: Pixels) -> tuple[torch.Tensor, ...]:
-        return check_images_of_any_size(images, self.channels, self.any_size.unit)
+    def _taken(
+        self, target: torch.Tensor, inserted: Inserted | None, prompt: torch.Tensor | None
+    ) -> dict[str, Any]:
+        return {} if inserted is None else inserted.of(target - self.vocab)
 
-    def _read(
-        self, images: tuple[torch.Tensor, ...], *, return_attention: bool
-    ) -> tuple[list[Sequence[torch.Tensor]], Maps]:
-        """What `_states` makes of each image, and the maps. Images of one size are read
-        together."""
-        found: dict[int, Sequence[torch.Tensor]] = {}
+    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[Sequence[Read], Maps]:
+        """As `InsertingDecoder._read`. Images of one size are read together."""
+        checked = check_images_of_any_size(images, self.channels, self.any_size.unit)
+        found: dict[int, Read] = {}
         maps: Maps = {}
         patch_size, frames = self.any_size.patch_size, self.any_size.frames
-        for shape in dict.fromkeys(image.shape for image in images):
-            numbers = [number for number, image in enumerate(images) if image.shape == shape]
+        for shape in dict.fromkeys(image.shape for image in checked):
+            numbers = [number for number, image in enumerate(checked) if image.shape == shape]
             rows, columns = (size // patch_size for size in shape[1:])
-            patches = patches_of(torch.stack([images[n] for n in numbers]), patch_size, frames)
+            patches = patches_of(torch.stack([checked[n] for n in numbers]), patch_size, frames)
             counted = torch.arange(rows * columns, device=patches.device)
             offsets = places_in(columns, counted) - counted[:, None]
-            states, of_size = self._states(
+            every, of_size = self._states(
                 patches, (rows, columns), offsets=offsets[None], return_weights=return_attention
             )
-            found |= zip(numbers, zip(*states, strict=True), strict=True)
+            grid = self.any_size.grid(*shape[1:])
+            for number, (states, *deep) in zip(numbers, zip(*every, strict=True), strict=True):
+                found[number] = Read(states, grid, tuple(deep))
             maps = {kind: (*maps.get(kind, ()), *one) for kind, one in of_size.items()}
-        return [found[number] for number in range(len(images))], maps
+        return [found[number] for number in range(len(checked))], maps
 
     def _states(
         self, patches: torch.Tensor, grid: tuple[int, int], **options: Any
@@ -307,24 +249,15 @@ class NativeImageTextDecoder(WithDecoder):
         states, maps = self.image(patches, **options)
         return [self.projector(states, grid)], maps
 
-    def _insert(
-        self,
-        target: torch.Tensor,
-        images: tuple[torch.Tensor, ...],
-        read: list[Sequence[torch.Tensor]],
-        mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Inserted]:
-        places = places_of(self.image_id, target, mask)
-        n_states = [len(states) for states, *_ in read]
-        images_of_texts(places.sum(1).tolist(), n_states, self.image_id)
+    def _joined(self, read: Sequence[Read]) -> Inserted:
         steps = offsets = None
+        states = super()._joined(read)
         if self.places:
-            grids = [self.any_size.grid(*image.shape[1:]) for image in images]
-            each = [_coordinates(rows, columns, target.device) for rows, columns in grids]
+            grids = [one.grid for one in read if one.grid is not None]
+            each = [_coordinates(rows, columns, states.device) for rows, columns in grids]
             steps, offsets = (torch.cat(of_images) for of_images in zip(*each, strict=True))
-        ids = numbered(target, places, self.vocab)
-        states, *deep = (torch.cat(one) for one in zip(*read, strict=True))
-        return ids, Inserted(states, steps, offsets, tuple(deep))
+        deep = (torch.cat(one) for one in zip(*(one.deep for one in read), strict=True))
+        return Inserted(states, steps, offsets, tuple(deep))
 
 
 class DeepstackImageTextDecoder(NativeImageTextDecoder):

@@ -376,9 +376,12 @@ class Stack(nn.Module):
         """The length of the embedded sequence."""
         if self.inputs.n_vectors is not None:
             return self.inputs.n_vectors
-        length: int = inputs.shape[1]
-        embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
-        return length if embedded_length is None else embedded_length(length)
+        return self.embedded_length(inputs.shape[1])
+
+    def embedded_length(self, length: int) -> int:
+        """The number of vectors that an input of this length becomes, which is no image."""
+        changed = getattr(getattr(self, self.embed_name), "embedded_length", None)
+        return length if changed is None else changed(length)
 
     def positions(
         self, inputs: torch.Tensor, mask: torch.Tensor | None, steps: torch.Tensor | None = None

@@ -13,6 +13,7 @@ from zoo.image_inputs import check_tiled_images
 from zoo.purpose import Tiling
 from zoo.transformer import Pixels, TiledImage
 from zoo_components.modules.image_text import ImageTextDecoder
+from zoo_components.modules.inserting import Read
 from zoo_components.modules.stack import Maps
 
 
@@ -43,17 +44,14 @@ class TiledImageTextDecoder(ImageTextDecoder):
                 numbers.
             ValueError: the shape of one is wrong, or the number of its tiles.
         """
-        return self._read(images, return_attention=False)[0]
+        return [one.states for one in self._read(images, return_attention=False)[0]]
 
-    def _read(
-        self, images: Pixels, *, return_attention: bool
-    ) -> tuple[Sequence[torch.Tensor], Maps]:
+    def _read(self, images: Pixels, *, return_attention: bool) -> tuple[Sequence[Read], Maps]:
         checked = check_tiled_images(images, self.shape, self.tiling)
         tiles = torch.cat([image.tiles for image in checked])
-        states, maps = super()._read(tiles, return_attention=return_attention)
-        assert isinstance(states, torch.Tensor)  # as tiles all have as many
-        of_images = states.split([len(image.tiles) for image in checked])
-        return [self._packed(*one) for one in zip(checked, of_images, strict=True)], maps
+        states, maps = self.of_images(tiles, return_attention=return_attention)
+        each = states.split([len(image.tiles) for image in checked])
+        return [Read(self._packed(*one)) for one in zip(checked, each, strict=True)], maps
 
     def _packed(self, image: TiledImage, states: torch.Tensor) -> torch.Tensor:
         """The states of an image, (n, width), of those of its tiles, (tiles, states, width)."""
