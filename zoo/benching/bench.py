@@ -20,7 +20,7 @@ from zoo.errors import InputError, Problem, ZooError, is_out_of_memory
 from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.reports.diff import Comparable, Side
 from zoo.reports.flops import check_called, takes_inserted
 from zoo.reports.table import names_of
@@ -97,7 +97,7 @@ def bench(
     device, torch_dtype = usable_device(device), usable_dtype(dtype)
     if device.type == "meta":
         raise InputError("the device `meta` computes nothing that could be measured")
-    sides = _read_models(models, load_registry() if registry is None else registry)
+    sides = _read_models(models, in_force(registry))
     specs = [side.spec for side in sides]
     plan = _plan(specs, asked, sizes)
     _check_fit(specs, plan, device, torch_dtype)

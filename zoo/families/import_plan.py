@@ -39,7 +39,7 @@ from zoo.files.of_model import (
     WEIGHTS_INDEX,
 )
 from zoo.json_files import json_value, read_json
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Record
 from zoo.wording import quoted
@@ -114,7 +114,7 @@ def plan_import(
             the adapter is, or does not fit.
         SpecError: the family cannot make a spec of the configuration.
     """
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     where = Place(str(source))
     _check_folder(source, where)
     published = read_json(source / CONFIG)
