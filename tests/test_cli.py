@@ -171,6 +171,20 @@ def test_build_refuses(options: list[str], message: str, command: Command, proje
     assert Path("tiny.toml").read_text() == SPEC
 
 
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("onnx", "'onnx' is not 'hf'; ONNX is made in Python, by `torch.onnx.export` of"),
+        ("GGUF", "'GGUF' is not 'hf'; llama.cpp makes GGUF of the folder that `--to hf` writes"),
+        ("tf", "'tf' is not 'hf'."),
+    ],
+)
+def test_a_form_that_export_does_not_write(form: str, message: str, command: Command) -> None:
+    status, out, err = command("export", "tiny", "--to", form, "-o", "out")
+    assert (status, out) == (2, "")
+    assert message in err
+
+
 def test_build_of_a_bad_spec_writes_nothing(command: Command, project: Path) -> None:
     status, out, err = command("build", "bad.toml", "-o", "out", "--json")
     assert (status, out) == (2, "")
