@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gc
+from typing import Literal
 
 import click
 
 import zoo
-from zoo.cli.options import Registries, device_option, dtype_choice, json_option, model_type
+from zoo.cli.options import (
+    Registries,
+    device_option,
+    dtype_choice,
+    json_option,
+    model_type,
+    weights_option,
+)
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -57,6 +65,7 @@ from zoo.cli.progress import count_bar
     show_default=True,
     help="Dtype of the weights.",
 )
+@weights_option
 @json_option
 @click.pass_obj
 def bench(
@@ -69,6 +78,7 @@ def bench(
     rounds: int,
     device: str,
     dtype: str,
+    weights: Literal["int8"] | None,
     as_json: bool,
 ) -> None:
     """Measure how fast models are on this machine.
@@ -91,6 +101,7 @@ def bench(
             rounds=rounds,
             device=device,
             dtype=dtype,
+            weights=weights,
             registry=registry,
             on_progress=bar.set_done,
         )
