@@ -111,7 +111,7 @@ def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert report["path"] == str(Path("toy") / "model.safetensors")
     assert report["steps"] == 12
     assert report["epochs"] == 12
-    assert "train: 60 examples, 1 step an epoch: steps = 12 are 12.00 epochs\n" in told.err
+    assert "an epoch is 1 step, of 60 examples: steps = 12 are 12.00 epochs\n" in told.err
     assert told.err.count("\nstep ") == 6
     assert run([*whole, "--resume"]) == 0
     assert capsys.readouterr().out.endswith(f"{report['path']}\n{report['content_digest']}\n")

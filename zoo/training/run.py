@@ -89,7 +89,7 @@ class Run:
         steps, of_epoch = self.recipe.training.steps, self.loop.steps_of_epoch
         examples = counted(len(self.rows.train), "example")
         return (
-            f"train: {examples}, {counted(of_epoch, 'step')} an epoch: "
+            f"an epoch is {counted(of_epoch, 'step')}, of {examples}: "
             f"steps = {steps:,} are {steps / of_epoch:,.2f} epochs"
         )
 
