@@ -1786,7 +1786,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # cache
     "cache_ignored": Broken(
-        "attention", {EXTENDED: "k, v = make()"}, ("cache",), "one by one with a `cache`"
+        "attention",
+        {EXTENDED: "k, v = make()"},
+        ("cache",),
+        "help: nothing was kept in the `cache`",
     ),
     "cache_of_unturned": Broken(
         "attention",

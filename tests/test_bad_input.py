@@ -719,6 +719,16 @@ def test_a_file_that_is_too_large(refused: Refused) -> None:
             "<data>: d_ff: error: an int64 has no place in a spec\n"
             "      = help: `.item()` makes a plain number of it",
         ),
+        (
+            {"extends": zoo.read_spec("gpt2")},
+            "<data>: extends: error: a ModelSpec has no place in a spec\n"
+            "      = help: name the file or the model that it was read from; of a dict, use `{**",
+        ),
+        (
+            {"extends": {"format": 1}},
+            "<data>: extends: error: `extends` names one spec, without folders or an ending\n"
+            "      = help: `{**base, ...}` is a dict with other values",
+        ),
         ({"d_ff": 2**60}, "<data>: d_ff: error: the integer is beyond"),
         ({"dropout": float("nan")}, "<data>: dropout: error: `nan` is not a finite number"),
         ({"ffn": {1: 2}}, "<data>: ffn: error: the key `1` is not a string"),

@@ -846,6 +846,22 @@ def test_a_project_that_one_is_not_in(
     assert "registers it" not in refused("validate", f"{project.name}/spec.toml")
 
 
+def test_a_plugin_file_without_a_line_in_the_registry(refused: Refused, project: Path) -> None:
+    write_plugin(project, GOOD)
+    (project / "plugins" / "mine.py").write_text(GOOD)
+    (project / "registry.toml").write_text("format = 1\n")
+    help_ = (
+        f"= help: `plugins/mine.py` is there, but `{project}/registry.toml` does not name it: add "
+        '`mine = "plugins/mine.py:'
+    )
+    for command in (("validate", "spec.toml"), ("plugin", "check", "ffn.mine")):
+        told = refused(*command)
+        assert help_ in told
+        assert "` below `[ffn]`" in told
+    (project / "plugins" / "mine.py").write_text("x = 1\n")  # none that describes a component
+    assert "is there" not in refused("validate", "spec.toml")
+
+
 def test_components_that_hold_their_like_are_read_fast(project: Path) -> None:
     """Reading a component examines the tables around it, but not more with each component
     between."""

@@ -331,6 +331,17 @@ def test_other_dtypes(dtype: Any) -> None:
     assert all(row["per_second"] > 0 for row in found["rows"])
 
 
+def test_weights_in_8_bits(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not trained, and a model with them is measured as one with floats is."""
+    built: list[zoo.Transformer] = []
+    monkeypatch.setattr(benching, "quantize_weights", built.append)
+    found = zoo.bench([DECODER, TWO], weights="int8", **SIZES)
+    assert [model.spec.name for model in built] == ["four", "two"]
+    assert found["weights"] == "int8"
+    assert {row["phase"] for row in found["rows"]} == {"forward", "prefill", "decode"}
+    assert "; float32, int8 weights; zoo" in bench_text(found)
+
+
 def test_progress_is_told(clock: list[float]) -> None:
     told: list[tuple[int, int]] = []
     rows_of(DECODER, TEXT, on_progress=lambda *steps: told.append(steps))
@@ -470,6 +481,8 @@ WRONG = {
     "none": ({"tasks": []}, "`tasks` is empty"),
     "device": ({"device": "gpu"}, "the device `gpu` cannot be used"),
     "meta": ({"device": "meta"}, "`meta` computes nothing"),
+    "weights": ({"weights": "int4"}, "`weights` are \"int8\", or as built, not 'int4'"),
+    "training": ({"weights": "int8", "tasks": "train"}, "8 bits are not trained\n.*leave out"),
     "dtype": ({"dtype": "float23"}, "cannot have the dtype `float23`"),
 }
 
@@ -618,10 +631,10 @@ def test_json_is_what_python_returns(
     files: list[str], clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--batch", "3", "--length", "10", "--new-tokens", "6"]
-    assert run(["bench", *files, *arguments, "--json"]) == 0
+    assert run(["bench", *files, *arguments, "--weights", "int8", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    printed, returned = json.loads(out), zoo.bench(files, **SIZES)
+    printed, returned = json.loads(out), zoo.bench(files, weights="int8", **SIZES)
     for data in (printed, returned):
         data["load"] = 0.0
         for row in data["rows"]:

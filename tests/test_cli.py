@@ -25,7 +25,7 @@ from trials import Command, on_terminal, process
 
 import zoo
 from zoo.byte_counts import human_bytes, parse_bytes
-from zoo.cli import cli, run
+from zoo.cli import OTHER_WORDS, cli, run
 from zoo.wording import counted
 
 SPEC = """\
@@ -169,6 +169,20 @@ def test_build_refuses(options: list[str], message: str, command: Command, proje
     assert message in err
     assert files(project) == SPECS
     assert Path("tiny.toml").read_text() == SPEC
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("onnx", "'onnx' is not 'hf'; ONNX is made in Python, by `torch.onnx.export` of"),
+        ("GGUF", "'GGUF' is not 'hf'; llama.cpp makes GGUF of the folder that `--to hf` writes"),
+        ("tf", "'tf' is not 'hf'."),
+    ],
+)
+def test_a_form_that_export_does_not_write(form: str, message: str, command: Command) -> None:
+    status, out, err = command("export", "tiny", "--to", form, "-o", "out")
+    assert (status, out) == (2, "")
+    assert message in err
 
 
 def test_build_of_a_bad_spec_writes_nothing(command: Command, project: Path) -> None:
@@ -738,8 +752,23 @@ def test_no_command_is_cut_short_in_the_list(group: str, command: Command) -> No
 def test_a_command_that_is_mistyped(command: Command) -> None:
     status, _, err = command("shw", "x.toml")
     assert status == 2
-    assert "No such command 'shw'. Did you mean 'show'?" in err
+    assert "No such command 'shw'. Did you mean `zoo show`?" in err
     assert "No such command 'zzz'.\n" in command("zzz")[2]
+    err = command("Compare", "x.toml")[2]
+    assert "'Compare'. Did you mean `zoo diff A B` or `zoo table MODEL MODEL`?" in err
+
+
+def test_what_is_suggested_for_commands_of_other_programs_is_there(command: Command) -> None:
+    for typed, words in OTHER_WORDS.items():
+        assert not {*words.split()} & {name.split()[0] for name in COMMANDS}
+        first, *rest = typed.split()
+        if first.startswith("--"):
+            assert command(first)[0] == 0
+            continue
+        name = first if first in COMMANDS else f"{first} {rest.pop(0)}"
+        told = command(*name.split(), "--help")[1]
+        assert f"Usage: zoo {name} [" in told
+        assert all(f"{one} " in told for one in rest if one.startswith("--")), typed
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

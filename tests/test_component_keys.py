@@ -152,6 +152,23 @@ def test_names_that_are_nearly_of_components(refused: Refused, project: Path) ->
     assert "did you mean `glu.toml`?" in refused("show", "glu")
 
 
+@pytest.mark.parametrize(
+    ("slot", "word", "written"),
+    [
+        ("ffn", "geglu", '{ kind = "glu", activation = "gelu" }'),
+        ("ffn", "swiglu", "glu"),
+        ("self_attn", "MQA", '{ kind = "multi_head", n_kv_heads = 1 }'),
+        ("self_attn", "gqa", '{ kind = "multi_head", n_kv_heads = ... }'),
+    ],
+)
+def test_a_word_of_papers_is_told_with_its_settings(
+    refused: Refused, project: Path, slot: str, word: str, written: str
+) -> None:
+    """The kind alone would be another model: `glu` has SiLU, and `multi_head` one head each."""
+    (project / "word.toml").write_text(spec().replace("n_heads", f'{slot} = "{word}"\nn_heads', 1))
+    assert f"= help: did you mean `{written}`?\n" in refused("validate", "word.toml")
+
+
 def test_a_component_that_cannot_be_loaded(own: Path, refused: Refused) -> None:
     (own / "mine.py").write_text("import nowhere")
     told = refused("show", "head.mine")

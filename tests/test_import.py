@@ -818,6 +818,18 @@ def test_a_quantised_checkpoint(source: Path) -> None:
     assert "model.dequantize()" in told
 
 
+def test_an_adapter_of_a_model_that_the_zoo_has_saved(source: Path) -> None:
+    """It fits the checkpoint that an export makes of the model."""
+    (source / "config.json").unlink()
+    for adapter, help_ in (
+        (None, "holds weights; if the zoo has saved them, `zoo show"),
+        (source.parent / "adapter", f"`zoo export {source} --to hf -o DIR` writes one"),
+    ):
+        with pytest.raises(zoo.WeightsError, match="no published checkpoint") as error:
+            import_folder(source, source.parent / "out", adapter=adapter)
+        assert help_ in (error.value.problems[0].help or "")
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_an_adapter(source: Path, alone: bool) -> None:
     """transformers applies it to the weights beside it, or to those of the model that it names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from trials import Refused, python
 
 from zoo.cli import run
+from zoo.document import read_document
 from zoo.errors import SpecError
 from zoo.reading import read_spec
 from zoo.training.data_tables import Tsv
 from zoo.training.optimizer_tables import AdamW, InverseSqrt
+from zoo.training.overrides import overridden
 from zoo.training.recipe import read_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +32,34 @@ def test_reads_what_is_written(tmp_path: Path) -> None:
     assert recipe.schedule == InverseSqrt(warmup=4)
     assert recipe.training.steps == 12
     assert recipe.folder == tmp_path
+
+
+def test_values_in_place_of_those_of_the_file(tmp_path: Path) -> None:
+    """The rest of the text stays as it is, as the folder of the run gets it."""
+    text = RECIPE.replace("steps = 12", "steps = 12  # few")
+    document = read_document(write_toy(tmp_path, text))
+    changes = ["seed=3", "training.steps = 7", "model=wide.toml", "lora.rank=2", 'name="1"']
+    changed = overridden(document, [*changes, "training.clip_norm=1e-1", "dtype=bfloat16"])
+    expected = tomllib.loads(text) | {"seed": 3, "model": "wide.toml", "name": "1"}
+    expected |= {"dtype": "bfloat16", "lora": {"rank": 2}}
+    expected["training"] |= {"steps": 7, "clip_norm": 0.1}
+    assert changed.data == tomllib.loads(changed.text or "") == expected
+    assert "steps = 7  # few\n" in (changed.text or "")
+    assert changed.name == document.name
+    assert overridden(document, []) is document
+
+
+def test_a_wrong_value_in_place_of_that_of_the_file(refused: Refused, project: Path) -> None:
+    write_toy(project)
+
+    def told(change: str) -> str:
+        return refused("train", "recipe.toml", "--set", change)
+
+    assert "unknown key `stps`" in told("training.stps=3")
+    assert "`seed` must be an integer, not the string `x`" in told("seed=x")
+    assert "`name.x=1`: `name` is no table" in told("name.x=1")
+    for change in ("seed", "=1", "training.=1"):
+        assert f"`{change}` states no value of a key\n      = help: write" in told(change)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/recipe.toml")), ids=str)

@@ -80,8 +80,14 @@ def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
 
 def test_a_path_in_the_place_of_a_registry_is_refused() -> None:
     path: Any = "registry.toml"
-    with pytest.raises(TypeError, match=r"`zoo\.load_registry\(path\)` returns, not a str"):
-        zoo.build({"format": 1, "name": "m"}, registry=path)
+    calls: list[Callable[[], object]] = [
+        lambda: zoo.build({"format": 1, "name": "m"}, registry=path),
+        lambda: zoo.load("m", registry=path),
+        lambda: zoo.list_models(registry=path),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"`zoo\.load_registry\(path\)` returns, not a str"):
+            call()
 
 
 def test_the_command_line_takes_a_further_registry(

@@ -104,13 +104,16 @@ def test_what_does_not_learn_is_no_part_of_the_throughput(
 
 def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_toy(project, RECIPE)
-    assert run(["train", "recipe.toml", "--json"]) == 0
+    whole = ["train", "recipe.toml", "--set", "training.batch_tokens=5000"]  # in one batch
+    assert run([*whole, "--json"]) == 0
     told = capsys.readouterr()
     report = json.loads(told.out)
     assert report["path"] == str(Path("toy") / "model.safetensors")
     assert report["steps"] == 12
-    assert told.err.count("step ") == 6
-    assert run(["train", "recipe.toml", "--resume"]) == 0
+    assert report["epochs"] == 12
+    assert "an epoch is 1 step, of 60 examples: steps = 12 are 12.00 epochs\n" in told.err
+    assert told.err.count("\nstep ") == 6
+    assert run([*whole, "--resume"]) == 0
     assert capsys.readouterr().out.endswith(f"{report['path']}\n{report['content_digest']}\n")
 
 

@@ -98,6 +98,8 @@ def _find_parent(
         if isinstance(name, str) and name.strip(".") and not {"/", "\\"} & {*name}:
             message = f"`extends` cannot name {quoted(name)}: the name of a spec has {NAME_RULE}"
             hint = "rename the file"
+        elif isinstance(parent, Table) and document.text is None:
+            hint = "`{**base, ...}` is a dict with other values than another dict"
         return Problem(message, here(), hint)
     # Text and data that come from no file extend specs in the working directory.
     folder = Path(document.name).parent

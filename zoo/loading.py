@@ -21,7 +21,7 @@ from zoo.provenance.lock import Lock, check_locked
 from zoo.provenance.origin import published_config
 from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
 from zoo.reading import made_with_others, spec_of_weights
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
@@ -243,12 +243,12 @@ def open_model(
         from zoo.sharding.together import first_of_each_store
 
         # A model that is not in the store is pulled by one process; the others then find it there.
-        first_of_each_store(lambda: find_weights(path_or_name, registry or load_registry()), mesh)
+        first_of_each_store(lambda: find_weights(path_or_name, in_force(registry)), mesh)
     with _collector_at_rest(), ExitStack() as opened:
         with _processes(mesh) as same:
             device = _device(mesh, device)
             dtype = None if dtype is None else usable_dtype(dtype)
-            registry = load_registry() if registry is None else registry
+            registry = in_force(registry)
             found = find_weights(path_or_name, registry)
             where = Place(str(found.path))
             lock = _checked_lock(found.path.parent)

@@ -11,7 +11,7 @@ from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.file_kinds import is_manifest, is_recipe, is_registry
 from zoo.registering.plugin_errors import plugin_code
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
@@ -38,10 +38,7 @@ def read_spec(
         PluginError: a plugin that the spec names cannot be loaded.
         TypeError: `registry` is no registry.
     """
-    registry = load_registry() if registry is None else registry
-    if not isinstance(registry, Registry):
-        given = type(registry).__name__
-        raise TypeError(f"`registry` is what `zoo.load_registry(path)` returns, not a {given}")
+    registry = in_force(registry)
     return spec_of(find_document(source, registry), registry)
 
 

@@ -7,6 +7,7 @@ use.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -226,16 +227,50 @@ def _is_of_a_checkout(registry: Path) -> bool:
 
 
 def registered_near(file: str, group: str, name: str) -> str | None:
-    """Return a help text if an unknown name is in the registry at or above a file, which then is in
-    a project that the zoo was not run from."""
+    """Return a help text for an unknown name that a file states: if the registry at or above this
+    file has it, which then is in a project that the zoo was not run from; or if that project has a
+    plugin file of this name."""
     found = _nearest(Path(file).resolve().parent)
     try:
-        if found is None or name not in read_layers([found]).entries(group):
+        if found is None:
             return None
+        if name in read_layers([found]).entries(group):
+            passed = "pass it as `--registry`, in Python as `registry=zoo.load_registry(...)`"
+            return f"{quoted(found)} registers it: work in its folder, or {passed}"
     except ZooError:
         return None
-    passed = "pass it as `--registry`, in Python as `registry=zoo.load_registry(...)`"
-    return f"{quoted(found)} registers it: work in its folder, or {passed}"
+    return _without_line(found, group, name)
+
+
+def _without_line(registry: Path, group: str, name: str) -> str | None:
+    """Return a help text if a project has a plugin file of this name, which its registry does not
+    name."""
+    target = f"plugins/{name}.py"
+    try:
+        text = (registry.parent / target).read_text("utf-8") if name.isidentifier() else ""
+    except (OSError, ValueError):
+        return None
+    if not (classes := re.findall(r"^class (\w+)", text, re.MULTILINE)):
+        return None
+    line = f'`{name} = "{target}:{classes[0]}"` below `[{group}]`'
+    which = ", with the class that describes it" if len(classes) > 1 else ""
+    return f"{quoted(target)} is there, but {quoted(registry)} does not name it: add {line}{which}"
+
+
+def in_force(registry: Registry | None) -> Registry:
+    """Return the registry that a function of the library is given, or else the one around the
+    working directory.
+
+    Raises:
+        TypeError: it is no registry, as the path of one.
+        RegistryError: as `load_registry`.
+    """
+    if registry is None:
+        return load_registry()
+    if not isinstance(registry, Registry):
+        given = type(registry).__name__
+        raise TypeError(f"`registry` is what `zoo.load_registry(path)` returns, not a {given}")
+    return registry
 
 
 def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:

@@ -35,9 +35,13 @@ def for_terminal(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return a help text with the nearest known name; if none is near, return `otherwise`, or by
-    default the list of names."""
+    """Return a help text with the nearest known name, and the settings with which it is what others
+    call `name`; if none is near, return `otherwise`, or by default the list of names."""
     if close := nearest(name, known):
+        kind, *settings = _other_words().get(name.lower(), [close])
+        if settings and close == kind:
+            table = ", ".join([f'kind = "{close}"', *settings])
+            return f"did you mean `{{ {table} }}`?"
         return f"did you mean `{close}`?"
     return allowed(known) if otherwise is None else otherwise
 
@@ -64,16 +68,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 @cache
-def _other_words() -> dict[str, str]:
-    """Return the names in specs, by the names that other libraries and papers use."""
+def _other_words() -> dict[str, list[str]]:
+    """Return the names in specs, by the names that other libraries and papers use; behind a name,
+    the settings with which it means the same."""
     import tomllib
 
-    return tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
+    words = tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
+    return {word: [name] if isinstance(name, str) else name for word, name in words.items()}
 
 
 def meant(name: str) -> str:
     """Return the name in specs and recipes for what others call `name`, or `name` itself."""
-    return _other_words().get(name.lower(), name)
+    return _other_words().get(name.lower(), [name])[0]
 
 
 def allowed(known: Iterable[str]) -> str:

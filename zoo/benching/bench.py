@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from statistics import median
+from typing import Literal
 
 import torch
 
@@ -17,10 +18,11 @@ from zoo.benching.tasks import BY_HAND, TASKS, Phase, Sizes, Task, forward_flops
 from zoo.building import build
 from zoo.byte_counts import human_bytes
 from zoo.errors import InputError, Problem, ZooError, is_out_of_memory
+from zoo.generation import quantize_weights
 from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.reports.diff import Comparable, Side
 from zoo.reports.flops import check_called, inserted_in
 from zoo.reports.table import names_of
@@ -42,6 +44,7 @@ def bench(
     rounds: int = FEWEST_ROUNDS,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "float32",
+    weights: Literal["int8"] | None = None,
     registry: Registry | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Bench:
@@ -65,6 +68,8 @@ def bench(
         rounds: the number of rounds.
         device: the device; by default the CPU.
         dtype: the dtype of the weights, or its name.
+        weights: "int8" measures the models with their weights in 8 bits (`zoo.quantize_weights`),
+            which are not trained.
         registry: looks up names; by default the registries around the working directory.
         on_progress: called with the number of steps done, and of all.
 
@@ -92,14 +97,14 @@ def bench(
             weights, with what training adds to them.
     """
     before = load()
-    asked = _read_tasks(tasks)
+    asked = _read_tasks(tasks, weights)
     sizes = _read_sizes(batch, length, new_tokens, rounds)
     device, torch_dtype = usable_device(device), usable_dtype(dtype)
     if device.type == "meta":
         raise InputError("the device `meta` computes nothing that could be measured")
-    sides = _read_models(models, load_registry() if registry is None else registry)
+    sides = _read_models(models, in_force(registry))
     specs = [side.spec for side in sides]
-    plan = _plan(specs, asked, sizes)
+    plan = _plan(specs, asked, sizes, trains=weights is None)
     _check_fit(specs, plan, device, torch_dtype)
     total = len(specs) + (1 + rounds) * sum(map(len, plan.values()))
     done = count(1)
@@ -108,7 +113,7 @@ def bench(
         if on_progress is not None:
             on_progress(next(done), total)
 
-    built = [_built(spec, device, torch_dtype, advance) for spec in specs]
+    built = [_built(spec, device, torch_dtype, weights, advance) for spec in specs]
     names, meter = names_of(sides), meter_of(device)
     rows: list[BenchRow] = []
     for task, planned in plan.items():
@@ -125,6 +130,7 @@ def bench(
         "threads": torch.get_num_threads(),
         "load": before,
         "dtype": dtype_name(torch_dtype),
+        "weights": weights,
         "batch": batch,
         "length": length,
         "new_tokens": new_tokens,
@@ -144,8 +150,11 @@ def _named(names: Sequence[str], specs: Sequence[ModelSpec], inserted: str) -> l
 # --- at the door --------------------------------------------------------------------------------
 
 
-def _read_tasks(tasks: str | Sequence[str] | None) -> list[Task] | None:
-    """Return the tasks in their order; None for all that a model can do."""
+def _read_tasks(tasks: str | Sequence[str] | None, weights: object) -> list[Task] | None:
+    """Return the tasks in their order; None for all that a model can do. Check the form of the
+    weights too."""
+    if weights not in (None, "int8"):
+        raise InputError(f'`weights` are "int8", or as built, not {weights!r:.80}')
     if tasks is None:
         return None
     stated = [tasks] if isinstance(tasks, str) else list(tasks)
@@ -154,6 +163,8 @@ def _read_tasks(tasks: str | Sequence[str] | None) -> list[Task] | None:
             raise InputError(f"there is no task {quoted(one)}", help=did_you_mean(str(one), TASKS))
     if not stated:
         raise InputError("`tasks` is empty: there is nothing to measure")
+    if weights is not None and "train" in stated:
+        raise InputError("weights in 8 bits are not trained", help="leave out the task `train`")
     return [task for task in TASKS if task in stated]
 
 
@@ -183,7 +194,7 @@ def _read_sizes(batch: int, length: int, new_tokens: int, rounds: int) -> Sizes:
 
 
 def _plan(
-    specs: Sequence[ModelSpec], asked: Sequence[Task] | None, sizes: Sizes
+    specs: Sequence[ModelSpec], asked: Sequence[Task] | None, sizes: Sizes, *, trains: bool
 ) -> dict[Task, dict[int, list[Phase]]]:
     """Return the phases of each task of each model, by its place in the list.
 
@@ -193,7 +204,8 @@ def _plan(
     plan: dict[Task, dict[int, list[Phase]]] = {}
     refused: dict[int, InputError] = {}  # one for each model, though other tasks may have more
     flops_of = cache(forward_flops)  # a step of training has the forward pass too
-    for task in TASKS if asked is None else asked:
+    possible = [task for task in TASKS if trains or task != "train"]
+    for task in possible if asked is None else asked:
         for place, spec in enumerate(specs):
             if task == "generate" and spec.model.generation is None and asked is None:
                 continue
@@ -248,11 +260,18 @@ def _check_fit(
 
 
 def _built(
-    spec: ModelSpec, device: torch.device, dtype: torch.dtype, advance: Callable[[], None]
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    weights: str | None,
+    advance: Callable[[], None],
 ) -> Transformer | None:
     """Build a model; None if the device has no memory left for it."""
     try:
-        return build(spec, device=device, dtype=dtype)
+        model = build(spec, device=device, dtype=dtype)
+        if weights is not None:
+            quantize_weights(model)
+        return model
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

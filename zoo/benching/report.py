@@ -38,6 +38,7 @@ class Bench(TypedDict):
     threads: int
     load: float | None
     dtype: str
+    weights: str | None
     batch: int
     length: int
     new_tokens: int
@@ -60,7 +61,7 @@ def bench_text(data: Bench) -> str:
     busy = "" if data["load"] is None else f", load {data['load']:.1f}"
     where = [
         f"{place}{data['hardware']}, {counted(data['threads'], 'thread')}{busy}",
-        data["dtype"],
+        data["dtype"] if data["weights"] is None else f"{data['dtype']}, {data['weights']} weights",
     ]
     software = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
     lines = [

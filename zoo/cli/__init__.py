@@ -48,6 +48,38 @@ COMMANDS: Mapping[str, str] = {
     "validate": "specs.validate",
     "verify": "store.verify",
 }
+OTHER_WORDS: Mapping[str, str] = {
+    "bench MODEL": "benchmark profile time",
+    "bundle sign DIR --key PEM": "sign",
+    "diff A B": "compare",
+    "export MODEL --to hf -o DIR": "convert",
+    "import SRC": "convert",
+    "import SRC --adapter DIR": "merge",
+    "init DIR": "create new",
+    "list components": "components",
+    "list models": "models",
+    "list PATTERN": "find ls search",
+    "plugin check SLOT.NAME": "check test",
+    "plugin new SLOT NAME": "create new",
+    "pull MODEL": "download fetch get",
+    "push MODEL ADDRESS": "publish upload",
+    "rm MODEL": "delete remove",
+    "run MODEL --chat": "chat",
+    "run MODEL --line-buffered": "serve",
+    "run MODEL TEXT": "classify complete embed generate infer predict sample translate",
+    "run MODEL TEXT --weights int8": "quantize",
+    "score MODEL --data PATH": "eval evaluate perplexity test",
+    "show MODEL": "describe info inspect params print summary",
+    "show MODEL --flops N": "flops",
+    "show MODEL --svg FILE.svg": "diagram draw picture plot",
+    "show SLOT.NAME": "explain",
+    "table MODEL MODEL": "compare",
+    "train RECIPE": "finetune fit",
+    "validate FILE": "check",
+    "--help": "help",
+    "--version": "version",
+}
+"""What is typed behind `zoo`, and the commands of other programs that it stands for."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -103,9 +135,14 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name. Raises UsageError with the nearest name."""
-        if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
-            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near!r}?", ctx)
+        """Return the command that the arguments name. Raises UsageError with what does it, or with
+        the nearest name."""
+        if args and args[0] not in COMMANDS:
+            word, near = args[0].lower(), nearest(args[0], COMMANDS)
+            found = [typed for typed, words in OTHER_WORDS.items() if word in words.split()]
+            if found := found or ([near] if near else []):
+                told = " or ".join(f"`zoo {one}`" for one in found)
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean {told}?", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 import zoo
-from zoo.cli.options import Registries, device_option, dtype_choice, json_option, model_type
+from zoo.cli.options import (
+    Registries,
+    device_option,
+    dtype_choice,
+    json_option,
+    model_type,
+    weights_option,
+)
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -49,6 +56,7 @@ def _number(name: str, *, least: int, default: int, help: str) -> Callable[[FC],
     show_default=True,
     help="Dtype of the weights.",
 )
+@weights_option
 @json_option
 @click.pass_obj
 def bench(
@@ -61,6 +69,7 @@ def bench(
     rounds: int,
     device: str,
     dtype: str,
+    weights: Literal["int8"] | None,
     as_json: bool,
 ) -> None:
     """Measure how fast models are on this machine.
@@ -83,6 +92,7 @@ def bench(
             rounds=rounds,
             device=device,
             dtype=dtype,
+            weights=weights,
             registry=registry,
             on_progress=bar.set_done,
         )

@@ -105,11 +105,27 @@ def _import_text(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, report["path"], report["content_digest"]])
 
 
+_MADE_ELSEWHERE: Mapping[str, str] = {
+    "onnx": "ONNX is made in Python, by `torch.onnx.export` of what `zoo.load` returns",
+    "gguf": "llama.cpp makes GGUF of the folder that `--to hf` writes",
+}
+"""What to do for forms that `zoo export` does not write."""
+
+
+class _Form(click.Choice[str]):
+    """The form of an export, with help for those that other programs make."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if (help := _MADE_ELSEWHERE.get(str(value).lower())) is not None:
+            self.fail(f"{value!r} is not 'hf'; {help}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("model", type=model_type)
 @click.option(
     "--to",
-    type=click.Choice(["hf"]),
+    type=_Form(["hf"]),
     required=True,
     help="The form of the checkpoint: a Hugging Face folder.",
 )

@@ -30,6 +30,14 @@ from zoo.wording import counted
 @folder_option("-o", "--output", help="Folder for the model.  [default: the recipe's name]")
 @folder_option("-d", "--data", help="Folder of the data files.  [default: the recipe's]")
 @click.option(
+    "--set",
+    "changes",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Another value of a key of the recipe, such as `seed=1` or `training.steps=200`; may be "
+    "stated again. A value is TOML; what is none, such as `model=wide.toml`, is a string.",
+)
+@click.option(
     "--resume",
     is_flag=True,
     help="Continue from the last checkpoint in the folder, if there is one.",
@@ -41,16 +49,22 @@ def train(
     recipe: Path,
     output: Path | None,
     data: Path | None,
+    changes: tuple[str, ...],
     resume: bool,
     as_json: bool,
 ) -> None:
     """Train a model by a recipe.
 
-    RECIPE is a TOML file. The folder gets the weights, the tokenizer and the scores.
+    RECIPE is a TOML file. The folder gets the weights, the tokenizer and the scores, and the
+    recipe as it was carried out.
     """
-    from zoo.training.recipe import read_recipe
+    from zoo.document import read_document
+    from zoo.training.overrides import overridden
+    from zoo.training.recipe import recipe_of
 
-    found = read_recipe(recipe)  # its mistakes are reported before torch is imported
+    found = recipe_of(
+        overridden(read_document(recipe), changes)
+    )  # its mistakes are reported before torch is imported
     from zoo.training.train import train as run
 
     gc.enable()
@@ -203,7 +217,7 @@ def _text(report: dict[str, Any]) -> str:
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
         f"{report['name']}: {report['parameters']:,} parameters{frozen}, "
-        f"{counted(report['steps'], 'step')}{best}{many}",
+        f"{counted(report['steps'], 'step')} ({report['epochs']:,.2f} epochs){best}{many}",
         f"loss: {', '.join(losses)}",
     ]
     if scores := _score_text(report):

@@ -34,7 +34,7 @@ from zoo.json_files import JsonFile, parse_json, read_json
 from zoo.loading import load
 from zoo.purpose import Reading
 from zoo.reading import read_spec
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.showing.data import ValueChange
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, dtype_name
@@ -88,7 +88,7 @@ def export_folder(
     check_output_name(output, folder=True)
     if max_shard_bytes is not None:
         check_count("max_shard_bytes", max_shard_bytes)
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     families = Families(registry)
     file = _stated_config(config, architecture, families)
     model = load(source, registry=registry)

@@ -39,10 +39,10 @@ from zoo.files.of_model import (
     WEIGHTS_INDEX,
 )
 from zoo.json_files import json_value, read_json
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Record
-from zoo.wording import quoted
+from zoo.wording import quoted, typed
 
 UNKNOWN = "0" * 64
 """In a record, before the digest of its tensor is known."""
@@ -114,9 +114,9 @@ def plan_import(
             the adapter is, or does not fit.
         SpecError: the family cannot make a spec of the configuration.
     """
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     where = Place(str(source))
-    _check_folder(source, where)
+    _check_folder(source, where, adapter)
     published = read_json(source / CONFIG)
     change = None if adapter is None else read_adapter(adapter)
     name = (adapter or source).resolve().name if name is None else name
@@ -175,7 +175,7 @@ def _settings(scope: Scope, companions: Iterable[Companion]) -> Iterator[Compani
         yield Companion(SETTINGS, f"{json.dumps(scope.generation(), indent=2)}\n".encode())
 
 
-def _check_folder(source: Path, where: Place) -> None:
+def _check_folder(source: Path, where: Place, adapter: Path | None) -> None:
     """Raise `WeightsError` if there is no such folder, or it holds an adapter, a model in the form
     of OpenCLIP alone, or no published checkpoint."""
     at_hub = of_repository(str(source))
@@ -201,6 +201,9 @@ def _check_folder(source: Path, where: Place) -> None:
     help = f"name what is meant: {listed(inside)}" if inside else None
     if any((source / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
         help = of_saved(source)
+        if adapter is not None:
+            exported = f"`zoo export {typed(source)} --to hf -o DIR`"
+            help = f"of a model that the zoo has saved, {exported} writes one, for the adapter"
     raise WeightsError(message, where, help)
 
 

@@ -33,8 +33,8 @@ from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
 from zoo.plugin_kit.workers import Workers
 from zoo.plugin_kit.written import written
-from zoo.registering.registry_file import SOURCE, Entry
-from zoo.registry import Registry
+from zoo.registering.registry_file import FILE_NAME, SOURCE, Entry
+from zoo.registry import Registry, registered_near
 from zoo.reports.listing import every_plugin
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
@@ -82,7 +82,9 @@ def _entry(name: str, registry: Registry) -> Entry:
     if entry is None:
         every = every_plugin(registry)
         known = {part for one in every for part in (one, *one.split("."))}
-        help = did_you_mean(name, known, "`zoo list components` and `zoo list sources` list them")
+        help = registered_near(FILE_NAME, slot, kind) if slot in registry.plugins else None
+        listed = "`zoo list components` and `zoo list sources` list them"
+        help = help or did_you_mean(name, known, listed)
         missing = registry.perhaps_missing()
         raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help, related=missing))
     return entry

@@ -47,6 +47,12 @@ class _Steps(NamedTuple):
     taken_back: bool = False
 
 
+_NOTHING_KEPT = (
+    "nothing was kept in the `cache`: `k, v = cache.extend(k, v)` returns the keys and values of "
+    "all tokens so far, `cache.keep_state` keeps a state; a block passes on `context.cache`"
+)
+"""What to do if earlier tokens leave nothing."""
+
 _STEPS = (
     _Steps(
         "when tokens come one by one with a `cache`",
@@ -156,7 +162,7 @@ class ContinuingDriver(AttendingDriver):
             if not close(found[real], whole[fed.rows, now][real], SAME):
                 raise PromiseError(
                     f"the output is another {steps.when}, although it is said to be incremental",
-                    help=steps.help,
+                    help=steps.help if cache.n_bytes else _NOTHING_KEPT,
                 )
             _expect_no_more(cache)
             if steps.reordered and len(fed.rows) == BATCH:

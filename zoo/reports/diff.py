@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tomlkit
 
 from zoo.reading import read_spec
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.resolving.node import Node
 from zoo.showing.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.showing.full_form import origin_of, tables_in
@@ -73,7 +73,7 @@ def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> D
     Raises:
         ZooError: a side cannot be read.
     """
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     return diff_data(Side.of(a, registry), Side.of(b, registry))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.errors import Problem, RegistryError
 from zoo.registering.registry_file import SOURCE, Entry
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.reports.summaries import summary_of
 from zoo.wording import did_you_mean, nearest, quoted
 
@@ -29,14 +29,14 @@ def list_models(pattern: str | None = None, *, registry: Registry | None = None)
     Raises:
         RegistryError: a registry is malformed.
     """
-    rows = _rows(load_registry() if registry is None else registry, pattern)
+    rows = _rows(in_force(registry), pattern)
     return [row["name"] for row, _ in rows["models"]]
 
 
 def list_components(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
     """Return the components that a spec can name, such as `ffn.glu`, by slot, if the name, the slot
     or both together match. Arguments and errors are those of `list_models`."""
-    rows = _rows(load_registry() if registry is None else registry, pattern)
+    rows = _rows(in_force(registry), pattern)
     return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
 
 

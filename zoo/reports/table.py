@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from zoo.byte_counts import human_bytes
 from zoo.component import Component, LayerRules, fields_of
 from zoo.errors import InputError
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.reports.diff import Comparable, Side
 from zoo.resolving.node import Node
 from zoo.showing.children import distinctive_values, is_absent
@@ -52,7 +52,7 @@ def table(
     """
     if isinstance(specs, str | Mapping) or not isinstance(specs, Iterable):
         raise InputError("`specs` is a list, of one model too: `table([...])`")
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     sides = [Side.of(source, registry) for source in specs]
     if not sides:
         return []

@@ -123,6 +123,10 @@ def _refused(value: Any, max_depth: int) -> tuple[str, str | None] | None:
             hint = "leave the key out"
         elif hasattr(value, "item"):  # a number of NumPy or torch
             hint = "`.item()` makes a plain number of it"
+        elif hasattr(value, "to_toml"):  # a spec that was read, by `extends`
+            hint = (
+                "name the file or the model that it was read from; of a dict, use `{**base, ...}`"
+            )
         return f"{described(value)} has no place in a spec", hint
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         return INTEGER_MESSAGE, None

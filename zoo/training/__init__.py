@@ -4,7 +4,7 @@ train.py, run.py        joins all the steps; a run in its folder, and its result
 checking.py             a recipe that is checked without training: `zoo validate`
 
 The recipe:
-recipe.py               from TOML to tables
+recipe.py               from TOML to tables; overrides.py, other values than the file's
 tables.py               the tables; data_tables.py those of the data, optimizer_tables.py those of
                         the optimiser and the schedule
 start.py, sides.py      the model that it names, and what this learns of which data

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -87,12 +87,11 @@ class Loop:
         """
         training, self.kept = self.recipe.training, done
         order: list[list[int]] = []
-        n_batches = len(self.batches(0))
         sums = Sums(self.zero(), time.perf_counter())
         for step in range(done + 1, training.steps + 1):
             if self.stopped:
                 break
-            epoch, place = divmod(step - 1, n_batches)
+            epoch, place = divmod(step - 1, self.steps_of_epoch)
             if place == 0 or not order:
                 order = self.batches(epoch)
             rows = [self.train[index] for index in order[place]]
@@ -123,6 +122,11 @@ class Loop:
                 self.on_checkpoint(step)
                 self.kept = step
                 sums.began += time.perf_counter() - paused
+
+    @cached_property
+    def steps_of_epoch(self) -> int:
+        """The number of steps in which each example is read once; the same for all epochs."""
+        return len(self.batches(0))
 
     @property
     def stopped(self) -> bool:

@@ -32,7 +32,7 @@ from zoo.training.progress import progress_of
 from zoo.training.split import Splits
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import beyond_range, n_beyond, usable_dtype
-from zoo.wording import quoted
+from zoo.wording import counted, quoted
 
 
 class Run:
@@ -69,6 +69,7 @@ class Run:
                 write_text(self.folder / RECIPE, self.recipe.text)
                 for note in notes_before(self.start, self.objective, self.splits, self.rows):
                     click.echo(note, err=True)
+                click.echo(self.length(), err=True)
         name = self.recipe.head.name
         shown = progress_of(name, done, training.steps, speaks=speaks)
         with shown as progress, warnings.catch_warnings():
@@ -82,6 +83,15 @@ class Run:
         examples, last = self.splits.train, self.loop.history[-1]
         if failing := learned_nothing(self.start, self.objective, examples, last):
             click.echo(failing, err=True)
+
+    def length(self) -> str:
+        """The note that says how often the run reads its examples."""
+        steps, of_epoch = self.recipe.training.steps, self.loop.steps_of_epoch
+        examples = counted(len(self.rows.train), "example")
+        return (
+            f"an epoch is {counted(of_epoch, 'step')}, of {examples}: "
+            f"steps = {steps:,} are {steps / of_epoch:,.2f} epochs"
+        )
 
     def patience_over(self) -> str:
         """The note that `patience` has ended the run."""
@@ -174,6 +184,7 @@ class Run:
             "frozen_parameters": sum(tensors[name].size for name in self.start.frozen),
             **({} if self.recipe.lora is None else {"lora_parameters": self.n_in_updates()}),
             "steps": self.loop.kept,
+            "epochs": self.loop.kept / self.loop.steps_of_epoch,
             **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
             "data_digest": self.splits.digest,

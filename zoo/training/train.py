@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.errors import ZooError
 from zoo.files.of_model import RECIPE
 from zoo.files.of_training import CHECKPOINTS, LOCK
-from zoo.registry import Registry, load_registry
+from zoo.registry import Registry, in_force
 from zoo.store.collecting import NO_GRACE, sweep
 from zoo.training.batches import Parts
 from zoo.training.checkpoint_state import checkpoints
@@ -75,7 +75,7 @@ def train(
         ZooError: the folder holds another run, or one that goes on; is named as a file; or cannot
             be written.
     """
-    registry = load_registry() if registry is None else registry
+    registry = in_force(registry)
     found = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     check_installed()
     folder = Path(found.head.name if output is None else output)

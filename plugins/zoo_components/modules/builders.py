@@ -283,9 +283,16 @@ class Decoder(WithDecoder):
         Args:
             target: ids (batch, length), or vectors without a vocabulary, batched or not.
             memory: (batch, memory length, memory_width), if the spec states a `memory_width`.
-            target_mask: as in `EncoderDecoder.forward`.
-            memory_mask: which of the memory may be attended to.
+            target_mask: which positions may be attended to; boolean, True = attend, (batch, length)
+                or another shape of `zoo.transformer.check_mask`. It is joined with the causal mask.
+                Padding is hidden without a mask when the spec names a `pad_id`.
+            memory_mask: which of the memory may be attended to, boolean, (batch, memory length) or
+                another of these shapes.
             return_attention: also return the attention maps.
+
+        Returns:
+            The head's output, (batch, length, vocabulary), and the `AttentionMaps` of every layer
+            if asked for.
         """
         states, maps = self.decoder(
             target,

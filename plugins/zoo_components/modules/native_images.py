@@ -198,7 +198,8 @@ class NativeImageTextDecoder(InsertingDecoder):
             images: all images in their order, text by text: a list of tensors (channels, height,
                 width), or a tensor of several of one size. Without any, `image_id` is a token like
                 others.
-            target_mask: as in `EncoderDecoder.forward`.
+            target_mask: which positions may be attended to at most; boolean, True = attend, (batch,
+                length) or another shape of `zoo.transformer.check_mask`.
             return_attention: also return the attention maps, those of the layers that read images
                 as `encoder`: of images of several sizes, those of all layers for each size in turn.
 
