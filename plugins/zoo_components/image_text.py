@@ -148,6 +148,12 @@ def check_image_id(image_id: int, decoder: DecoderStack) -> None:
             "as `tokens`",
             "decoder.embedding.kind",
         )
+    if any(group.block.takes_ids for group in decoder.groups):
+        raise contradiction(
+            "a layer of the decoder reads the ids of the tokens, and images have none: state "
+            "another network as its `ffn`",
+            "decoder.block.ffn.kind",
+        )
     vocab = decoder.vocab_of_ids
     if vocab is not None and image_id >= vocab:
         raise contradiction(

@@ -72,7 +72,7 @@ class HearingAttention(Attention):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        return "scheme", "global_tokens", "coordinates"
+        return "scheme", "global_tokens", "coordinates", "rotations"
 
     @property
     def needs_keys(self) -> KeyForm:

@@ -14,7 +14,7 @@ from zoo.context import LayerContext, SharedKeys
 from zoo.errors import SpecError
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.hosts import BlockHost, Host, put
-from zoo.plugin_kit.inputs import LENGTH, streams, vectors
+from zoo.plugin_kit.inputs import LENGTH, streams, turning_at, vectors
 from zoo.plugin_kit.part_modules import Hearing
 from zoo.plugin_kit.parts import (
     AVERAGING_KIND,
@@ -83,6 +83,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         positions=torch.arange(LENGTH),
         offsets=offsets,
         scheme=PositionScheme(),
+        rotations=turning_at,
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
         layer_input=x[..., : host.part.layer_input_width],
@@ -93,7 +94,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
     helps: Mapping[str, str] = {
         **dict.fromkeys(
-            ("scheme", "global_tokens", "coordinates"),
+            ("scheme", "global_tokens", "coordinates", "rotations"),
             "pass on `**{name: getattr(context, name) for name in takes}`, where `takes` is that "
             "of the attention's description",
         ),
