@@ -134,8 +134,8 @@ def _check(name: str, tensor: torch.Tensor, distribution: Distribution) -> None:
         raise ValueError(f"{what}: dtype not supported")
     if not isinstance(distribution, Constant | Cycle):
         raise ValueError(f"{what} with {distribution}: integers take a Constant or a Cycle only")
-    is_constant, limits = isinstance(distribution, Constant), torch.iinfo(tensor.dtype)
-    value = distribution.value if is_constant else distribution.length - 1
+    limits = torch.iinfo(tensor.dtype)
+    value = distribution.length - 1 if isinstance(distribution, Cycle) else distribution.value
     if not float(value).is_integer() or not limits.min <= value <= limits.max:
         raise ValueError(f"{what} with {value!r}: not a value of that dtype")
 

@@ -266,7 +266,7 @@ class FeedForward(Sublayer):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """What `forward` takes beside x, as a block passes it on: `mask`, `ids`, both or neither."""
+        """What `forward` takes beside x, as a block passes it on: of `mask` and `ids`."""
         taken = {"mask": self.takes_mask, "ids": self.takes_ids}
         return tuple(name for name, is_taken in taken.items() if is_taken)
 

@@ -159,7 +159,7 @@ class HeavilyCompressed(SharedKeyValue):
     def _compressor(self, width: int) -> Layout:
         """The layout of what makes summaries of this width."""
         n_series = 2 if self.overlaps else 1
-        parts = {
+        parts: dict[str, Tensor | Layout] = {
             "kv_proj": linear(self.d_model, n_series * width, bias=False),
             "gate_proj": linear(self.d_model, n_series * width, bias=False),
             "position_bias": Tensor((self.compress_rate, n_series * width), "constant"),
@@ -189,8 +189,8 @@ class HeavilyCompressed(SharedKeyValue):
 
 
 class CompressedSparse(HeavilyCompressed):
-    """The attention `heavily_compressed` with summaries that overlap, each made of the tokens of the
-    one before too, by projections of their own, and of which a token attends to a few alone
+    """The attention `heavily_compressed` with summaries that overlap, each made of the tokens of
+    the one before too, by projections of their own, and of which a token attends to a few alone
     (Compressed Sparse Attention: DeepSeek-AI 2026, DeepSeek-V4, section 2.3.1). An indexer, whose
     heads share narrower summaries of the same tokens as keys, scores them for a query: I = sum over
     heads j of w_j ReLU(q_j k). The `index_topk` summaries of the largest scores are those that all
@@ -198,7 +198,8 @@ class CompressedSparse(HeavilyCompressed):
 
     example: ClassVar[Mapping[str, Any]] = {
         **HeavilyCompressed.example,
-        **{"index_head_dim": 5, "index_topk": 2},
+        "index_head_dim": 5,
+        "index_topk": 2,
     }
     overlaps: ClassVar[bool] = True
     index_n_heads: Size
@@ -211,8 +212,9 @@ class CompressedSparse(HeavilyCompressed):
     """The coefficient of the loss by which the indexer learns, and by which nothing else does:
     KL(p || softmax(I)) of the summaries that are attended to, where p are the weights of all heads
     together, in the mean of all queries but padding for which there are summaries (as in
-    `sparse_latent`; DeepSeek-AI 2025, arXiv:2512.02556). `zoo train` adds it to the loss; a training
-    loop of your own adds `zoo.auxiliary_loss(model)`. With 0, the indexer learns nothing."""
+    `sparse_latent`; DeepSeek-AI 2025, arXiv:2512.02556). `zoo train` adds it to the loss; a
+    training loop of your own adds `zoo.auxiliary_loss(model)`. With 0, the indexer learns
+    nothing."""
 
     @model_validator(mode="after")
     def _check_index_head(self) -> Self:

@@ -63,7 +63,9 @@ class FeedForwardDriver(Driver):
     def _fed(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
         """Return what the network returns for states x, and the ids of the tokens if it takes
         them."""
-        return self.model.part(x, **options) if ids is None else self.model.part(x, ids=ids, **options)
+        return (
+            self.model.part(x, **options) if ids is None else self.model.part(x, ids=ids, **options)
+        )
 
     def _by_vectors(self, x: torch.Tensor, **options: Any) -> Any:
         """Return what the network returns for states x (..., d_model) in float64, of which each has
@@ -129,7 +131,7 @@ class FeedForwardDriver(Driver):
                     help=AS_ALONE,
                 )
 
-    def _mask(self) -> dict[str, None]:
+    def _mask(self) -> dict[str, Any]:
         """Return the arguments of `forward` besides x."""
         return {"mask": None} if self.described.takes_mask else {}
 

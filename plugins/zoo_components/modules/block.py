@@ -60,8 +60,8 @@ class ResidualBlock(nn.Module):
 
     Args:
         sublayers: the sublayers by name, in the order in which they run, each with its norms.
-        feed_forwards: the names of the feed-forward networks, and what each takes beside the states:
-            `mask`, `ids`, both or neither.
+        feed_forwards: the names of the feed-forward networks, and what each takes beside the
+            states: `mask`, `ids`, both or neither.
         takes: what the self-attention takes beside what every attention does, by its name in the
             context.
         scheme_name: the name, in the self-attention, of a position scheme of this layer alone.
@@ -190,7 +190,8 @@ class ResidualBlock(nn.Module):
 
     def _fed(self, name: str, f: Branch, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
         """The output of the feed-forward network f `name` for x, (batch, length, d_model)."""
-        takes, further = self.feed_forwards[name], {}
+        takes = self.feed_forwards[name]
+        further: dict[str, Any] = {}
         if "mask" in takes:  # where padding is left out, none is needed
             further["mask"] = context.tokens if context.places is None else None
         if "ids" in takes:

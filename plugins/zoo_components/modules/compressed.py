@@ -47,9 +47,9 @@ class GroupedLinear(nn.Module):
 
 class SharedKeyValueAttention(nn.Module):
     """Attention to the last tokens, in which one vector of each token is the key and the value of
-    all heads (DeepSeek-V4, section 2.3). The last `rope` numbers of it are rotated, and so are those
-    of the queries; those of what a query gets are rotated back by its own position, so that what a
-    value adds depends on the distance too.
+    all heads (DeepSeek-V4, section 2.3). The last `rope` numbers of it are rotated, and so are
+    those of the queries; those of what a query gets are rotated back by its own position, so that
+    what a value adds depends on the distance too.
 
     Args:
         d_model: the width of the input and of the output.
@@ -223,9 +223,7 @@ def _beside(mask: torch.Tensor | None, n_keys: int, more: torch.Tensor) -> torch
         return F.pad(more, (n_keys, 0), value=True)
     mask = mask if mask.dim() == 4 else mask[None, None]
     rows, n_queries = max(mask.shape[0], more.shape[0]), more.shape[-2]
-    return torch.cat(
-        [one.expand(rows, 1, n_queries, one.shape[-1]) for one in (mask, more)], -1
-    )
+    return torch.cat([one.expand(rows, 1, n_queries, one.shape[-1]) for one in (mask, more)], -1)
 
 
 class Windows(NamedTuple):
@@ -414,8 +412,8 @@ def _moved_on(x: torch.Tensor, nothing: float) -> torch.Tensor:
 
 
 class HeavilyCompressedAttention(SharedKeyValueAttention):
-    """A `SharedKeyValueAttention` that also attends to summaries of all earlier tokens (DeepSeek-V4,
-    section 2.3.2)."""
+    """A `SharedKeyValueAttention` that also attends to summaries of all earlier tokens
+    (DeepSeek-V4, section 2.3.2)."""
 
     def add_compressor(self, compressor: Compressor, *, every: int) -> None:
         """Give the attention what makes a summary of every so many tokens."""

@@ -222,9 +222,9 @@ def chosen(scores: torch.Tensor, mask: torch.Tensor | None, topk: int) -> torch.
 
 
 def seeing_themselves(scores: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
-    """Which queries see themselves in some head, boolean, (..., 1, query), of scores (..., 1, query,
-    key) and the mask of the keys that there are to choose from, which broadcasts to (..., heads,
-    query, key); None for all."""
+    """Which queries see themselves in some head, boolean, (..., 1, query): of scores (..., 1,
+    query, key) and the mask of the keys that there are to choose from, which broadcasts to (...,
+    heads, query, key); None for all."""
     every = torch.ones_like(scores, dtype=torch.bool)
     itself = (every if seen is None else every & seen).diagonal(dim1=-2, dim2=-1)
     return itself.any(-2, keepdim=True)
