@@ -2422,7 +2422,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "block_hides_padding_from_its_network": Broken(
         "block",
-        {'{"mask": context.tokens} if self.ffn_takes_mask else {}': "{}"},
+        {'given = {"mask": context.tokens,': 'given = {"mask": None,'},
         ("masks",),
         "with `ffn` that takes a mask: a key at the start that a mask (batch, 1, 1, key) hides",
     ),
