@@ -707,6 +707,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "an attention inside is called without positions",
     ),
+    "block_passes_on_no_ids": Broken(
+        "block",
+        {', "ids": context.ids}': ', "ids": None}'},
+        ("interface",),
+        "with `ffn` that reads the ids of tokens, these are not passed on",
+    ),
+    "block_is_silent_about_ids": Broken(
+        "block",
+        {"        return self.ffn.takes_ids": "        return False"},
+        ("interface",),
+        "with `ffn` that reads the ids of tokens, `takes_ids` is False",
+    ),
     "block_asks_for_no_weights": Broken(
         "block",
         {"                return_weights=context.return_weights,\n": ""},

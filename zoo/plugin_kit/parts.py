@@ -87,6 +87,22 @@ class HearingAttention(Attention):
         return Hearing()
 
 
+class HearingNetwork(FeedForward):
+    """A network that reads the ids of tokens, and notes what it is called with."""
+
+    @property
+    def takes_ids(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        return Layout({})
+
+    def build(self) -> nn.Module:
+        from zoo.plugin_kit.part_modules import HearingIds
+
+        return HearingIds()
+
+
 class AveragingNetwork(FeedForward):
     """A network that takes the mean of a token and all earlier ones but padding."""
 
@@ -160,7 +176,7 @@ TIED_KIND = "check_tied"
 
 PARTS: Mapping[str, Mapping[str, type[Plugin]]] = {
     MIXING_KIND: MIXING,
-    HEARING_KIND: {"attention": HearingAttention},
+    HEARING_KIND: {"attention": HearingAttention, "ffn": HearingNetwork},
     AVERAGING_KIND: {"ffn": AveragingNetwork, "embedding": AveragingEmbedding},
     TIED_KIND: {"head": TiedHead},
 }
