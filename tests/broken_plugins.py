@@ -707,6 +707,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "an attention inside is called without positions",
     ),
+    "block_passes_on_no_ids": Broken(
+        "block",
+        {', "ids": context.ids}': ', "ids": None}'},
+        ("interface",),
+        "with `ffn` that reads the ids of tokens, these are not passed on",
+    ),
+    "block_is_silent_about_ids": Broken(
+        "block",
+        {"        return self.ffn.takes_ids": "        return False"},
+        ("interface",),
+        "with `ffn` that reads the ids of tokens, `takes_ids` is False",
+    ),
     "block_asks_for_no_weights": Broken(
         "block",
         {"                return_weights=context.return_weights,\n": ""},
@@ -2425,7 +2437,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "block_hides_padding_from_its_network": Broken(
         "block",
-        {'{"mask": context.tokens} if self.ffn_takes_mask else {}': "{}"},
+        {'given = {"mask": context.tokens,': 'given = {"mask": None,'},
         ("masks",),
         "with `ffn` that takes a mask: a key at the start that a mask (batch, 1, 1, key) hides",
     ),

@@ -136,7 +136,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `n_experts` in `ffn`",
-                "help: `n_experts` is a key of the ffn `moe` or `normed_moe`",
+                "help: `n_experts` is a key of the ffn `hash_moe`, `moe` or `normed_moe`",
             )
         ],
     ),
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             ),
             (
                 "unknown key `n_experts`",
-                "help: `n_experts` is a key of the ffn `moe` or `normed_moe`",
+                "help: `n_experts` is a key of the ffn `hash_moe`, `moe` or `normed_moe`",
             ),
         ],
     ),

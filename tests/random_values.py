@@ -22,8 +22,9 @@ def add_noise(module: Module, scale: float = 0.3, *, seed: int = 0) -> Module:
 
 @torch.no_grad()
 def randomize(module: Module, scale: float = 1.0, *, seed: int = 0) -> Module:
-    """Replace all tensors of a module, which is returned: its buffers too."""
+    """Replace all tensors of a module, which is returned: its buffers too, but for integers."""
     random = torch.Generator().manual_seed(seed)
     for tensor in module.state_dict().values():
-        tensor.copy_(scale * torch.randn(tensor.shape, generator=random, dtype=tensor.dtype))
+        if tensor.is_floating_point():
+            tensor.copy_(scale * torch.randn(tensor.shape, generator=random, dtype=tensor.dtype))
     return module

@@ -176,7 +176,7 @@ ATTENTION = "`self_attn` and of `cross_attn`"
         ('position = "t5"', "did you mean `t5_buckets`?"),
         ('norm = "t5_norm"', "did you mean `rms_norm`?"),
         ('ffn = "relu"', "did you mean `mlp`?"),
-        ("num_experts = 8", "`n_experts` is a key of the ffn `moe`"),
+        ("num_experts = 8", "`n_experts` is a key of the ffn `hash_moe`, `moe` or `normed_moe`"),
         (
             "final_logit_softcapping = 3.0",
             "`softcap` is a key of `self_attn` and of `cross_attn` and of `head`",

@@ -113,6 +113,23 @@ SPARSE_LATENT = {
     "index_topk": 3,
 }
 SHARED_SPARSE_LATENT = {**LATENT, "kind": "shared_sparse_latent"}
+SUMMARIES = {
+    "kind": "compressed_sparse",
+    "q_lora_rank": 5,
+    "nope_head_dim": 3,
+    "rope_head_dim": 4,
+    "window": 3,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+    "compress_rate": 2,
+    "index_n_heads": 3,
+    "index_head_dim": 7,
+    "index_topk": 2,
+}
+HEAVY = {k: v for k, v in SUMMARIES.items() if not k.startswith("index")} | {
+    "kind": "heavily_compressed",
+    "compress_rate": 4,
+}
 PAIR = {
     "builder": "encoder_decoder",
     "vocab": None,
@@ -187,6 +204,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention": SPARSE_LATENT,
         "decoder": {"layers": [{"at": [1], "attention": SHARED_SPARSE_LATENT}]},
     },
+    "compressed_sparse": {"position": "rotary", "attention": SUMMARIES},
+    "heavily_compressed": {"position": "rotary", "attention": HEAVY},
+    "summaries_without_positions": {"position": "none", "attention": SUMMARIES},
+    "summaries_with_positions_of_a_layer": {
+        "block": {"kind": "residual", "self_position": "rotary"},
+        "position": "none",
+        "attention": SUMMARIES,
+    },
+    "summaries_of_counted_tokens": {
+        "position": "rotary",
+        "attention": SUMMARIES,
+        "pad_id": 1,
+        "decoder": {"count_positions": "unpadded"},
+    },
+    "experts_of_ids": {"ffn": {"kind": "hash_moe", "n_experts": 4, "top_k": 2}},
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
     "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},
@@ -260,6 +292,8 @@ def test_components(name: str) -> None:
         "latent",
         "sparse_latent",
         "shared_sparse_latent",
+        "compressed_sparse",
+        "heavily_compressed",
         "differential",
         "forgetting",
         "shared_keys_turned",
@@ -287,6 +321,7 @@ def test_several_tokens_at_a_time(name: str) -> None:
         "gate",
         "latent",
         "sparse_latent",
+        "compressed_sparse",
         "linear",
         "counted_padding",
         "experts",

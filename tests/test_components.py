@@ -22,6 +22,14 @@ IMAGES = {"kind": "patches", "image_size": 6, "patch_size": 2}
 STRETCHED = {"factor": 4.0, "original_length": 4}
 
 # The keys that a component needs in addition to the common sizes: its own keys, and others.
+SHARED_KV: dict[str, Any] = {
+    "q_lora_rank": 6,
+    "nope_head_dim": 4,
+    "rope_head_dim": 4,
+    "window": 3,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+}
 NEEDS: dict[str, dict[str, Any]] = {
     "block.channel_scaled": {"channel_scale": 0.3},
     "attention.latent": {
@@ -45,8 +53,18 @@ NEEDS: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 4,
         "v_head_dim": 5,
     },
+    "attention.shared_kv": SHARED_KV,
+    "attention.heavily_compressed": {**SHARED_KV, "compress_rate": 2},
+    "attention.compressed_sparse": {
+        **SHARED_KV,
+        "compress_rate": 2,
+        "index_n_heads": 3,
+        "index_head_dim": 5,
+        "index_topk": 2,
+    },
     "ffn.moe": {"n_experts": 4, "top_k": 2},
     "ffn.normed_moe": {"n_experts": 4, "top_k": 2},
+    "ffn.hash_moe": {"n_experts": 4, "top_k": 2},
     "ffn.residual_stack": {"expansion_factor": 1.5},
     "position.learned": {"max_length": 9},
     "position.rotary_linear": {"factor": 4.0},
@@ -128,6 +146,9 @@ RECURRENT = {
         "mamba2_scaled",
         "rg_lru",
         "parallel_hybrid",
+        "shared_kv",
+        "heavily_compressed",
+        "compressed_sparse",
     )
 }
 """What has no place in an encoder, nor attends to one."""

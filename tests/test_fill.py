@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from trials import python
 
-from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
+from zoo.distribution import Constant, Cycle, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.fill import fill
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -401,6 +401,27 @@ def test_table_is_what_its_program_makes(tmp_path: Path) -> None:
     assert made.read_bytes() == TABLE.read_bytes()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float32])
+def test_cycles(dtype: torch.dtype) -> None:
+    """Also where the tensor is filled piece by piece, and of a part of one."""
+    found = filled((3, 5), Cycle(4), dtype=dtype)
+    assert found.flatten().tolist() == [i % 4 for i in range(15)]
+    n = 2_100_000
+    assert torch.equal(filled(n, Cycle(7), dtype=dtype), (torch.arange(n) % 7).to(dtype))
+    part = torch.ones(5, dtype=dtype)
+    fill({"layer.weight": (part, Cycle(4))}, seed=7, runs={"layer.weight": [(3, 2), (9, 3)]})
+    assert part.tolist() == [3, 0, 1, 2, 3]
+
+
+def test_a_cycle_that_a_tensor_cannot_hold_is_refused() -> None:
+    filled(1, Cycle(128), dtype=torch.int8)
+    with pytest.raises(ValueError, match="not a value of that dtype"):
+        filled(1, Cycle(129), dtype=torch.int8)
+    for length in (0, 2**24 + 1):
+        with pytest.raises(ValueError, match="length must be from 1"):
+            Cycle(length)
+
+
 def test_constants() -> None:
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
         assert filled(70_000, Constant(42.0), dtype=dtype).unique().tolist() == [42]
@@ -472,7 +493,7 @@ def test_seeds_that_are_no_u64_are_refused(seed: int) -> None:
         (torch.empty(4, device="meta"), Normal(1.0), "not a dense CPU tensor"),
         (torch.empty(4, dtype=torch.complex64), Normal(1.0), "dtype not supported"),
         (torch.empty(4, dtype=torch.bool), Constant(1.0), "dtype not supported"),
-        (torch.empty(4, dtype=torch.int64), Normal(1.0), "integers take a Constant only"),
+        (torch.empty(4, dtype=torch.int64), Normal(1.0), "integers take a Constant or a Cycle"),
         (torch.empty(4, dtype=torch.int64), Constant(0.5), "not a value of that dtype"),
         (torch.empty(4, dtype=torch.uint8), Constant(256.0), "not a value of that dtype"),
         (torch.empty(4, dtype=torch.uint8), Constant(-1.0), "not a value of that dtype"),

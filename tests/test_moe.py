@@ -712,7 +712,10 @@ def test_routers_that_cannot_be(router: dict[str, Any], top_k: int, message: str
     [
         ({"shared_gate": True}, "`shared_gate` speaks of a shared expert"),
         ({"shared_average": True}, "`shared_average` speaks of a shared expert"),
-        ({"limit": 7.0}, 'goes with `expert = "clamped_glu"`, not `expert = "glu"`'),
+        (
+            {"limit": 7.0},
+            'goes with `expert = "clamped_glu"` or `expert = "clipped_glu"`, not `expert = "glu"`',
+        ),
         ({"auxiliary_loss": -0.1}, "greater than or equal to 0"),
         ({"slope": 0.1}, 'goes with `activation = "prelu"`, not `activation = "silu"`'),
     ],

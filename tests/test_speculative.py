@@ -313,7 +313,16 @@ DYNAMIC = {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "name", ["rotary", "window", "latent", "sparse_latent", "counted_padding", "hybrid"]
+    "name",
+    [
+        "rotary",
+        "window",
+        "latent",
+        "sparse_latent",
+        "compressed_sparse",
+        "counted_padding",
+        "hybrid",
+    ],
 )
 def test_taking_back(name: str) -> None:
     """After tokens were taken back, a cache is as if they had never come."""

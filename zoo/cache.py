@@ -240,6 +240,7 @@ class AttentionCache:
         self.past = past
         self._buffers: list[torch.Tensor] = []
         self._end = 0
+        self._summaries: Tensors = ()
         self._of_memory: Tensors | None = None
         self._states: dict[int, Tensors] = {}
 
@@ -306,6 +307,35 @@ class AttentionCache:
         self._end += n_new
         return new if n_past == 0 else self._last(n_past + n_new)
 
+    def put_summaries(self, places: torch.Tensor, *new: torch.Tensor, every: int) -> Tensors:
+        """Store tensors of which there is one for several tokens, such as a summary of them. Each
+        has a place of its own, since rows may differ in how many of their tokens are hidden.
+
+        Args:
+            places: those of the new ones, (rows, n), from 0. What was there before is replaced, so
+                that one of tokens that are not complete yet may be stored too.
+            new: tensors (rows, n, width). Of those that are given for one place, any is stored.
+            every: the number of tokens that each is for.
+
+        Returns:
+            The tensors at all places that the tokens so far can have filled, (rows, places, width);
+            what is at a place that a row has not filled has no meaning.
+
+        Raises:
+            InputError: there is too little memory for the tokens that there will be.
+        """
+        if not self._summaries:
+            room = -(-self.past.capacity // every)
+            shapes = [(t.shape[0], room, t.shape[-1]) for t in new]
+            # Zeros: a weight of 0 would not hide what is not a number.
+            self._summaries = tuple(
+                _room(t, shape).zero_() for t, shape in zip(new, shapes, strict=True)
+            )
+        for table, tensor in zip(self._summaries, new, strict=True):
+            table.scatter_(1, places[..., None].expand_as(tensor), tensor)
+        n_filled = -(-self.past.length // every)
+        return tuple(table[:, :n_filled] for table in self._summaries)
+
     def _slide(self, new: Tensors, n_past: int, n_kept: int) -> Tensors:
         """Move the last `n_kept` tokens, new ones included, to the front of the buffers; return
         the last `n_past` earlier ones and the new ones."""
@@ -350,6 +380,7 @@ class AttentionCache:
             self._of_memory = tuple(t.index_select(0, memory_rows) for t in self._of_memory)
         for length, state in self._states.items():
             self._states[length] = tuple(t.index_select(0, rows) for t in state)
+        self._summaries = tuple(table.index_select(0, rows) for table in self._summaries)
         for number, buffer in enumerate(self._buffers):
             kept = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
             # Elements after the end are not copied.
@@ -361,7 +392,8 @@ class AttentionCache:
     def n_bytes(self) -> int:
         """The size of all cached tensors in bytes."""
         states = (tensor for state in self._states.values() for tensor in state)
-        return sum(t.nbytes for t in (*self._buffers, *(self._of_memory or ()), *states))
+        kept = (*self._buffers, *self._summaries, *(self._of_memory or ()), *states)
+        return sum(t.nbytes for t in kept)
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +74,8 @@ class LayerContext(NamedTuple):
             length, axes); None if all are the position.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: the rotation that the scheme applies to queries and keys.
+        rotations: that of vectors at any positions, (..., length), for attention that rotates what
+            stands elsewhere too; None if the scheme rotates nothing.
         bias: the bias that the scheme adds to the scores, (heads, query, key), optionally with a
             leading batch dimension.
         memory: the states that cross-attention attends to, (batch, key, memory_width).
@@ -83,6 +86,8 @@ class LayerContext(NamedTuple):
             one; None if it shares none.
         layer_input: what the embedding made for this layer alone, (batch, length,
             layer_input_width); None if it makes no such inputs.
+        ids: those of the tokens, (batch, length), for networks that read them; None in a stack that
+            is called with vectors.
         cache: the layer's cache of earlier tokens; None if all tokens are in the input.
         return_weights: whether attention weights are returned.
     """
@@ -96,12 +101,14 @@ class LayerContext(NamedTuple):
     offsets: torch.Tensor | None = None
     scheme: PositionScheme | None = None
     rotation: Rotation | None = None
+    rotations: Callable[[torch.Tensor], Rotation | None] | None = None
     bias: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
     global_tokens: torch.Tensor | None = None
     keys: SharedKeys | None = None
     layer_input: torch.Tensor | None = None
+    ids: torch.Tensor | None = None
     cache: LayerCache | None = None
     return_weights: bool = False
 

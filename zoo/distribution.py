@@ -82,4 +82,19 @@ class TruncatedNormal:
             raise ValueError(f"cut must be above 0, got {self.cut!r}")
 
 
-Distribution = Constant | Uniform | Normal | TruncatedNormal
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Element i, in C order, is i modulo `length`.
+
+    Raises:
+        ValueError: `length` is not from 1 to 2**24, up to which float32 has all integers.
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= 2**24:
+            raise ValueError(f"length must be from 1 to 2**24, got {self.length!r}")
+
+
+Distribution = Constant | Uniform | Normal | TruncatedNormal | Cycle

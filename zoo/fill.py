@@ -12,6 +12,7 @@ Element i of the tensor, in C order, is made of word w = words[i]. Float operati
 and rounded once (to nearest, ties to even); shifts are arithmetic; f32() rounds to float32.
 
     Constant(v)        f32(v), and v itself in a tensor of integers
+    Cycle(n)           i modulo n
     Uniform(b)         (w >> 8) * f32(b * 2**-23)
     Normal(s)          z(w) * f32(s)
     TruncatedNormal    z((w * k) >> 31) * f32(std)
@@ -47,7 +48,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
+from zoo.distribution import Constant, Cycle, Distribution, Normal, TruncatedNormal, Uniform
 
 # Elements per step: by measurement, enough to hide the overhead of a call and the wait for the
 # interpreter lock after it, and few enough that the buffers stay in the caches.
@@ -82,7 +83,7 @@ def fill(
     Args:
         tensors: by name, a contiguous CPU tensor of any shape and the distribution to draw it from.
             The tensors share no memory. Their dtype is float32, float64, float16, bfloat16, or an
-            integer dtype with a `Constant` that it can hold.
+            integer dtype with a `Constant` or a `Cycle` that it can hold.
         seed: from 0 to 2**64 - 1.
         on_bytes: called in the calling thread with the number of bytes just filled, in the order
             of `tensors`. The numbers sum to the size of all tensors.
@@ -131,9 +132,10 @@ def _check(name: str, tensor: torch.Tensor, distribution: Distribution) -> None:
         return
     if tensor.dtype not in _INTEGERS:
         raise ValueError(f"{what}: dtype not supported")
-    if not isinstance(distribution, Constant):
-        raise ValueError(f"{what} with {distribution}: integers take a Constant only")
-    value, limits = distribution.value, torch.iinfo(tensor.dtype)
+    if not isinstance(distribution, Constant | Cycle):
+        raise ValueError(f"{what} with {distribution}: integers take a Constant or a Cycle only")
+    limits = torch.iinfo(tensor.dtype)
+    value = distribution.length - 1 if isinstance(distribution, Cycle) else distribution.value
     if not float(value).is_integer() or not limits.min <= value <= limits.max:
         raise ValueError(f"{what} with {value!r}: not a value of that dtype")
 
@@ -223,6 +225,11 @@ class _Task:
             exact = float(np.float32(value)) if self.part.is_floating_point() else int(value)
             for few in torch.split(self.part, _GRAIN):
                 few.fill_(exact)
+        elif isinstance(self.distribution, Cycle):
+            at = self.start
+            for few in torch.split(self.part, _GRAIN):
+                few.copy_(torch.arange(at, at + few.numel()) % self.distribution.length)
+                at += few.numel()
         else:
             self._draw_all(self.distribution, scratch)
         return self.part.nbytes

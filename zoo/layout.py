@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 if TYPE_CHECKING:
     from zoo.component import Component
 
-Role = Literal["weight", "residual", "embedding", "bias", "constant"]
+Role = Literal["weight", "residual", "embedding", "bias", "constant", "cycle"]
 _ROLES: tuple[Role, ...] = get_args(Role)
 MAPS: tuple[Role, ...] = ("weight", "residual")
 """The roles of the matrices of maps, other than tables."""
@@ -29,7 +29,8 @@ class Tensor:
     """One stored tensor.
 
     `role` is used by init plugins: `weight` (a matrix), `residual` (a matrix whose output
-    is added to the residual stream), `embedding`, `bias`, or `constant` (starts at `value`).
+    is added to the residual stream), `embedding`, `bias`, `constant` (starts at `value`) or `cycle`
+    (its elements start at 0, 1, ..., value - 1, 0, 1, ... in C order).
     `fan_in` and `fan_out` count the inputs and outputs that one weight connects; the bias of a map
     has those of its weight, the bias of a norm none. `idle` is the number of elements that are not
     used for one token: those of the experts that are not chosen.
@@ -175,7 +176,7 @@ class _Counted(ABC):
     @cached_property
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
-        return self._kept(lambda layout: layout.cache)
+        return self._kept(lambda layout: layout.cache if layout.cache_every == 1 else 0)
 
     @cached_property
     def cache_per_memory_token(self) -> int:
@@ -199,6 +200,8 @@ class Layout(_Counted):
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
         cache_window: the number of last tokens for which `cache` is kept; None for all tokens.
+        cache_every: the number of tokens for which `cache` is kept once, such as of a summary of
+            them (`zoo.cache.AttentionCache.put_summaries`).
         state: elements that generation keeps per sequence, whatever its length
             (`zoo.cache.AttentionCache.keep_state`).
         generates: whether generation extends this part; an encoder keeps no cache, nor does a
@@ -215,6 +218,7 @@ class Layout(_Counted):
     cache: int = 0
     memory_cache: int = 0
     cache_window: int | None = None
+    cache_every: int = 1
     state: int = 0
     generates: bool = True
     computed: int = 0
@@ -234,6 +238,14 @@ class Layout(_Counted):
         found = Counter({self.cache_window: self.cache} if self.cache_window else {})
         for part in self._containers():
             found.update(part.cache_per_recent_token)
+        return +found if self.generates else {}
+
+    @cached_property
+    def cache_per_tokens(self) -> Mapping[int, int]:
+        """Elements that are kept once for several tokens, by the number of these."""
+        found = Counter({self.cache_every: self.cache} if self.cache_every > 1 else {})
+        for part in self._containers():
+            found.update(part.cache_per_tokens)
         return +found if self.generates else {}
 
     def own_tensors(self) -> Iterator[Tensor]:
@@ -337,6 +349,15 @@ class LayerList(_Counted):
         for at, layer in self.groups:
             for window, elements in layer.cache_per_recent_token.items():
                 found[window] += self.runs(at) * elements
+        return found
+
+    @cached_property
+    def cache_per_tokens(self) -> Mapping[int, int]:
+        """Elements that are kept once for several tokens, by the number of these."""
+        found: Counter[int] = Counter()
+        for at, layer in self.groups:
+            for n_tokens, elements in layer.cache_per_tokens.items():
+                found[n_tokens] += self.runs(at) * elements
         return found
 
     def _total(self, own: Callable[[Layout], int]) -> int:

@@ -140,6 +140,10 @@ class Attention(Sublayer):
     """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
     that scheme's module as `scheme` too."""
 
+    rotates_elsewhere: ClassVar[bool] = False
+    """Whether it also rotates vectors at other positions than those of its tokens: its `forward`
+    then takes `rotations` too, a function of positions (..., length) to their rotation, or None."""
+
     @property
     def axes(self) -> int:
         """The number of coordinates of a token that it tells apart, such as the row and the column
@@ -160,6 +164,7 @@ class Attention(Sublayer):
             "scheme": self.reads is not None,
             "global_tokens": self.takes_global_tokens,
             "coordinates": self.axes > 1,
+            "rotations": self.rotates_elsewhere,
         }
         return tuple(name for name, is_taken in taken.items() if is_taken)
 
@@ -232,6 +237,8 @@ class Attention(Sublayer):
 class FeedForward(Sublayer):
     """Transforms each position. Module: `forward(x)`, (..., d_model) to (..., d_model)."""
 
+    vocab: Given[int | None] = None
+    """The size of the vocabulary, in a stack that is called with ids."""
     recordable: ClassVar[bool] = True
     """Whether no operation waits for the GPU, so that a step of generation can be recorded."""
 
@@ -251,6 +258,18 @@ class FeedForward(Sublayer):
         """Whether `forward` also takes `mask`: boolean, False = padding, (batch, length), or None
         without padding."""
         return False
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether `forward` also takes `ids`, those of the tokens x (..., d_model), integers (...).
+        A stack that is called with vectors is then refused."""
+        return False
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """What `forward` takes beside x, as a block passes it on: of `mask` and `ids`."""
+        taken = {"mask": self.takes_mask, "ids": self.takes_ids}
+        return tuple(name for name, is_taken in taken.items() if is_taken)
 
 
 class Position(Plugin):
@@ -498,6 +517,8 @@ class Block(Plugin):
     a `merging`, the states are (..., length, n_streams, d_model): the embedded ones, in each of so
     many residual streams, and after the last layer the stack merges them."""
 
+    vocab: Given[int | None] = None
+    """The size of the vocabulary, in a stack that is called with ids."""
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
     memory_width: Given[int | None] = None
@@ -535,6 +556,12 @@ class Block(Plugin):
     def takes_layer_input(self) -> bool:
         """Whether the layer reads `LayerContext.layer_input`, which is there if there is a
         `layer_input_width`."""
+        return False
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether the layer reads `LayerContext.ids`. A stack that is called with vectors is then
+        refused."""
         return False
 
     @property
@@ -591,11 +618,14 @@ class Init(Plugin):
     """States the distribution of the initial values of each tensor."""
 
     def start_of(self, tensor: Placed) -> "Distribution":
-        """The distribution of the initial values of `tensor`; a constant has its own value."""
-        from zoo.distribution import Constant
+        """The distribution of the initial values of `tensor`; a constant has its own value, and a
+        cycle its own length."""
+        from zoo.distribution import Constant, Cycle
 
         if tensor.role == "constant":
             return Constant(tensor.value)
+        if tensor.role == "cycle":
+            return Cycle(int(tensor.value))
         return self.distribution(tensor)
 
     def distribution(self, tensor: Placed) -> "Distribution":

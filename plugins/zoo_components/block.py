@@ -156,6 +156,10 @@ class Residual(Block):
         return self.cross_attn is not None and not self.cross_attn.absent
 
     @property
+    def takes_ids(self) -> bool:
+        return any(part.takes_ids for part in self._feed_forwards().values())
+
+    @property
     def own_position(self) -> Position:
         return self.self_position
 
@@ -226,7 +230,7 @@ class Residual(Block):
             sublayers["self_attn"].add_module(own.site, own.build())
         return cls(
             sublayers,
-            feed_forwards={name: one.takes_mask for name, one in self._feed_forwards().items()},
+            feed_forwards={name: one.takes for name, one in self._feed_forwards().items()},
             takes=self.self_attn.takes,
             scheme_name=None if own.absent else own.site,
             incremental=not self.not_incremental,

@@ -40,10 +40,13 @@ class Router(Component):
     d_model: Given[int]
     n_experts: Given[int]
     top_k: Given[int]
-    score: Literal["softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "sparsemixer"] = "softmax"
+    score: Literal[
+        "softmax", "sigmoid", "sqrt_softplus", "topk_softmax", "topk_sigmoid", "sparsemixer"
+    ] = "softmax"
     """The function from logits to weights. `softmax` over all experts (Fedus et al. 2021,
-    arXiv:2101.03961) and `sigmoid` (DeepSeek-V3) come before the choice, `topk_softmax` (Shazeer et
-    al. 2017, arXiv:1701.06538) and `topk_sigmoid` after it, of the chosen logits alone.
+    arXiv:2101.03961), `sigmoid` (DeepSeek-V3) and `sqrt_softplus`, sqrt(log(1 + exp(logit)))
+    (DeepSeek-V4), come before the choice, `topk_softmax` (Shazeer et al. 2017, arXiv:1701.06538)
+    and `topk_sigmoid` after it, of the chosen logits alone.
     `sparsemixer` is the deterministic part of SparseMixer-v2 (Liu et al. 2024, arXiv:2409.12136),
     in training too."""
     threshold: Annotated[PositiveFloat | None, OnlyWith("score", "sparsemixer", default=0.01)] = (
@@ -183,14 +186,14 @@ class MixtureOfExperts(Activated, FeedForward):
     """The width of what the experts read and write, between a linear map from d_model and one back
     (Elango et al. 2026, arXiv:2601.18089); by default, that is d_model, without those maps. The
     router and the shared expert read what comes before."""
-    expert: Literal["glu", "mlp", "clamped_glu"] = "glu"
+    expert: Literal["glu", "mlp", "clamped_glu", "clipped_glu"] = "glu"
     """The form of an expert: as the `ffn` kinds `glu` and `mlp`; `clamped_glu` is
     down(activation(min(gate(x), limit)) * (clamp(up(x), -limit, limit) + 1)) (gpt-oss, with the
-    activation `gelu_quick`)."""
-    limit: Annotated[PositiveFloat | None, OnlyWith("expert", "clamped_glu", default=7.0)] = (
-        UNSTATED
-    )
-    """With `clamped_glu`: the bound `limit` in its formula; 7 by default."""
+    activation `gelu_quick`), and `clipped_glu` the same without that 1 (DeepSeek-V4)."""
+    limit: Annotated[
+        PositiveFloat | None, OnlyWith("expert", "clamped_glu", "clipped_glu", default=7.0)
+    ] = UNSTATED
+    """With `clamped_glu` and `clipped_glu`: the bound `limit` in the formula; 7 by default."""
     activation: Activation = "silu"
     """The activation of an expert."""
     bias: Shared[bool] = True

@@ -102,6 +102,10 @@ class ParallelHybrid(WithinSequence):
         return self.attention.reads
 
     @property
+    def rotates_elsewhere(self) -> bool:  # type: ignore[override]
+        return self.attention.rotates_elsewhere
+
+    @property
     def axes(self) -> int:
         return self.attention.axes
 

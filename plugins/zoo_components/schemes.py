@@ -23,6 +23,8 @@ def check_taken(
             gives = "turn queries and keys, and the self-attention takes no rotation"
         elif scheme.adds_bias and not block.takes_bias:
             gives = "add a bias to the scores, and the self-attention takes none"
+        elif scheme.axes > 1 and block.self_attention and block.self_attention.rotates_elsewhere:
+            gives = "go by several coordinates, and the self-attention knows positions alone"
         else:
             continue
         remedy = ': state `position = "none"` for layers with it' if key == "position" else ""

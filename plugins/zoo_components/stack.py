@@ -47,6 +47,7 @@ class LayerGroup(Component):
     n_with_positions: Given[int | None] = None
     count_positions: Given[CountPositions] = "all"
     layer_input_width: Given[int | None] = None
+    vocab: Given[int | None] = None
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -164,6 +165,7 @@ class Stack(Component):
         self._check_sides()
         self._check_direction()
         self._check_layer_inputs()
+        self._check_ids()
         self._check_streams()
         self._check_positions()
         self._check_n_positions()
@@ -257,6 +259,18 @@ class Stack(Component):
                 f"the embedding `{self.embedding.kind}` makes an input for each layer, and no "
                 'layer reads its own: state a block that does, such as `block = "layer_input"`',
                 "block.kind",
+                "embedding.kind",
+            )
+
+    def _check_ids(self) -> None:
+        """Raise a contradiction if a layer reads the ids of tokens, and the stack is called with
+        none."""
+        if self.vocab_of_ids is None and any(group.block.takes_ids for group in self.groups):
+            raise contradiction(
+                "a layer reads the ids of the tokens, and this stack is called with vectors: state "
+                "another network as its `ffn`, or an embedding of ids, such as `tokens`",
+                "block.ffn.kind",
+                *(f"layers.{rule}.block.ffn.kind" for rule in range(len(self.layers))),
                 "embedding.kind",
             )
 

@@ -52,6 +52,8 @@ class Case:
         renamed: parts of the names of its tensors, with what they are in the checkpoint instead.
         shrunk: parts of the names of weights, with what their random values are multiplied with:
             where scores are not scaled, as in T5, the queries of a trained model are smaller.
+        numbers: parts of the names of tables of integers, which start at 0, and below what their
+            random values are.
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
@@ -91,6 +93,7 @@ class Case:
     published: Mapping[str, Any] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     shrunk: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
     rereads: bool = False

@@ -71,6 +71,11 @@ def make_model(case: Case) -> PreTrainedModel:
             fill(tensor, owner, generator(f"{case.name}:{name}"))
             for part, factor in case.shrunk.items():
                 tensor.data *= factor if part in name else 1.0
+    for name, table in model.named_buffers():
+        for part, bound in case.numbers.items():
+            if part in name:
+                random = generator(f"{case.name}:{name}")
+                table.copy_(torch.randint(bound, table.shape, generator=random))
     return model
 
 

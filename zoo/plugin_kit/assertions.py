@@ -129,7 +129,9 @@ def expect_positions(module: nn.Module, call: Callable[[], object]) -> None:
         )
 
 
-def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> None:
+def expect_by_token(
+    module: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], help: str
+) -> None:
     """Raises PromiseError unless the output for each token depends only on that token, for inputs
     of any shape.
 

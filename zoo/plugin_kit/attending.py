@@ -25,6 +25,7 @@ from zoo.plugin_kit.inputs import (
     later,
     padded,
     turning,
+    turning_at,
     vectors,
     with_another,
     without_hidden,
@@ -115,6 +116,7 @@ class AttendingDriver(Driver):
             causal=self.causal if causal is None else causal,
             positions=torch.arange(x.shape[1], device=x.device),
             rotation=rotation,
+            rotations=None if rotation is None else turning_at,
             bias=bias,
             memory=memory,
             memory_mask=None if memory is None else mask,
@@ -293,6 +295,7 @@ class AttendingDriver(Driver):
                 positions=positions,
                 key_positions=positions,
                 rotation=turning(positions.double()) if self.takes_rotation else None,
+                rotations=turning_at if self.takes_rotation else None,
                 bias=None if bias is None else bias[rows],
             )
             x = inputs[0][rows]

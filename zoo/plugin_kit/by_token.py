@@ -51,16 +51,40 @@ class NormDriver(Driver):
 
 
 class FeedForwardDriver(Driver):
+    names = ("x", "ids")
+
+    def inputs(self, seed: int = 0) -> Tensors:
+        x = super().inputs(seed)
+        return (*x, ids(seed)) if self.described.takes_ids else x
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        return (self._fed(*inputs),)
+
+    def _fed(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
+        """Return what the network returns for states x, and the ids of the tokens if it takes
+        them."""
+        return (
+            self.model.part(x, **options) if ids is None else self.model.part(x, ids=ids, **options)
+        )
+
+    def _by_vectors(self, x: torch.Tensor, **options: Any) -> Any:
+        """Return what the network returns for states x (..., d_model) in float64, of which each has
+        an id of its own if it takes ids."""
+        own = (1e6 * x[..., 0]).long() % SIZES["vocab"] if self.described.takes_ids else None
+        return self._fed(x, own, **options)
+
     def ways(self, inputs: Tensors) -> Mapping[str, Way]:
         ways = super().ways(inputs)
         return {**ways, " with a `mask`": self._masked} if self.described.takes_mask else ways
 
-    def _masked(self, x: torch.Tensor) -> Tensors:
-        return (without_hidden(self.model.part(x, mask=hiding_one(x))),)
+    def _masked(self, *inputs: torch.Tensor) -> Tensors:
+        return (without_hidden(self._fed(*inputs, mask=hiding_one(inputs[0]))),)
 
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
-        expect_call(self.model.part.forward, *inputs, **self._mask())
+        x, *of_tokens = inputs
+        given = {"ids": of_tokens[0]} if of_tokens else {}
+        expect_call(self.model.part.forward, x, **given, **self._mask())
         super().check(inputs)
         self.expect_finite_at_zero(inputs)
         self.expect_residual(inputs)
@@ -69,17 +93,17 @@ class FeedForwardDriver(Driver):
     def tokens(self) -> None:
         if self.described.incremental:
             help = "a network that mixes tokens says so: its `incremental` is False"
-            expect_by_token(self.model.part, (BATCH * LENGTH,), help)
+            expect_by_token(self._by_vectors, (BATCH * LENGTH,), help)
         elif not self.described.looks_ahead:
             inputs = (vectors(torch.float64, 0, length) for length in (LENGTH, LONG))
-            expect_no_later(partial(self.model.part, **self._mask()), *inputs)
+            expect_no_later(partial(self._by_vectors, **self._mask()), *inputs)
         if self.described.takes_mask:
             self._check_mask()
 
     def _check_mask(self) -> None:
         """Raises PromiseError if the output for a token that the mask leaves depends on what it
         hides; if the network is incremental, also if it depends on the mask."""
-        network, x = self.model.part, self.inputs()[0]
+        network, x = self._by_vectors, self.inputs()[0]
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         without = network(x, mask=None)
         if not close(network(x, mask=mask), without, SAME):
@@ -107,7 +131,7 @@ class FeedForwardDriver(Driver):
                     help=AS_ALONE,
                 )
 
-    def _mask(self) -> dict[str, None]:
+    def _mask(self) -> dict[str, Any]:
         """Return the arguments of `forward` besides x."""
         return {"mask": None} if self.described.takes_mask else {}
 

@@ -20,6 +20,7 @@ from zoo.plugin_kit.inputs import (
     Tensors,
     padded,
     turning,
+    turning_at,
     vectors,
 )
 from zoo.plugin_kit.report import PromiseError, no_failure
@@ -208,6 +209,7 @@ class ContinuingDriver(AttendingDriver):
         of_all = layout.cache_per_token - sum(of_last.values())
         stated = room * of_all + sum(n * _kept(window, room) for window, n in of_last.items())
         stated += layout.state_per_sequence
+        stated += sum(n * -(-room // every) for every, n in layout.cache_per_tokens.items())
         if memory is not None:
             stated += MEMORY_LENGTH * layout.cache_per_memory_token
         found = cache.n_bytes // (BATCH * x.element_size())
@@ -217,8 +219,9 @@ class ContinuingDriver(AttendingDriver):
                 f"of {room} tokens{over} the cache keeps {found} numbers, and `layout` says "
                 f"{stated}",
                 help="state Layout(..., cache=) for each token of the sequence itself, "
-                "cache_window= for how many of them it is kept, memory_cache= for each of the "
-                "memory, and state= for what `keep_state` keeps of all tokens together",
+                "cache_window= for how many of them it is kept, cache_every= for how many it is "
+                "kept once, memory_cache= for each of the memory, and state= for what `keep_state` "
+                "keeps of all tokens together",
             )
 
 
@@ -285,6 +288,7 @@ class _Fed:
             positions=positions,
             key_positions=cache.past.positions,
             rotation=turning(positions.double()) if self.rotates else None,
+            rotations=turning_at if self.rotates else None,
             bias=bias,
             memory=None if self.memory is None else self.memory[rows],
             memory_mask=memory_mask,
@@ -304,7 +308,8 @@ def _expect_no_more(cache: Cache) -> None:
             raise PromiseError(
                 f"it keeps `{name}` as a new attribute of the `cache`, which is not reordered with "
                 "its rows, as in beam search",
-                help="keep tensors by `cache.extend`, `cache.keep_state` and `cache.of_memory`",
+                help="keep tensors by `cache.extend`, `cache.keep_state`, `cache.put_summaries` "
+                "and `cache.of_memory`",
             )
 
 

@@ -72,6 +72,7 @@ class BlockHost(Host):
     memory_width: Size | None = None
     grid: tuple[int, int, int] = GRID
     layer_input_width: Size = SIZES["d_model"] // 2
+    vocab: Size = SIZES["vocab"]
     part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
 
 
@@ -81,6 +82,7 @@ class AttentionHost(Host):
 
 
 class FeedForwardHost(Host):
+    vocab: Size = SIZES["vocab"]
     part: Annotated[FeedForward, Slot("ffn", inherit=False)]
 
 

@@ -87,6 +87,11 @@ def padded() -> torch.Tensor:
     return seen
 
 
+def turning_at(positions: torch.Tensor) -> Rotation:
+    """Return the rotation of vectors at positions (..., length), which are the angles."""
+    return turning(positions.double())
+
+
 def turning(angles: torch.Tensor) -> Rotation:
     """Return a rotation as position schemes do: a map of vectors of any width by these angles,
     (length,) or (batch, length), one for each position; the identity where the angle is 0."""

@@ -62,6 +62,8 @@ class AttentionDriver(ContinuingDriver):
             }
             if self.described.axes > 1:
                 options["coordinates"] = context.coordinates
+            if self.described.rotates_elsewhere:
+                options["rotations"] = context.rotations
         else:  # for a memory, a block passes only the mask
             options = {"mask": context.memory_mask}
         if self.model.scheme is not None:

@@ -26,6 +26,19 @@ class Hearing(nn.Module):
         return torch.zeros_like(x), None
 
 
+class HearingIds(nn.Module):
+    """Notes what it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., d_model) to zeros of the same shape."""
+        self.heard = ids
+        return torch.zeros_like(x)
+
+
 class Averaging(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """(batch, length, width) and a mask (batch, length), False for padding, to the mean of each

@@ -72,7 +72,7 @@ class HearingAttention(Attention):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        return "scheme", "global_tokens", "coordinates"
+        return "scheme", "global_tokens", "coordinates", "rotations"
 
     @property
     def needs_keys(self) -> KeyForm:
@@ -85,6 +85,22 @@ class HearingAttention(Attention):
         from zoo.plugin_kit.part_modules import Hearing
 
         return Hearing()
+
+
+class HearingNetwork(FeedForward):
+    """A network that reads the ids of tokens, and notes what it is called with."""
+
+    @property
+    def takes_ids(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        return Layout({})
+
+    def build(self) -> nn.Module:
+        from zoo.plugin_kit.part_modules import HearingIds
+
+        return HearingIds()
 
 
 class AveragingNetwork(FeedForward):
@@ -160,7 +176,7 @@ TIED_KIND = "check_tied"
 
 PARTS: Mapping[str, Mapping[str, type[Plugin]]] = {
     MIXING_KIND: MIXING,
-    HEARING_KIND: {"attention": HearingAttention},
+    HEARING_KIND: {"attention": HearingAttention, "ffn": HearingNetwork},
     AVERAGING_KIND: {"ffn": AveragingNetwork, "embedding": AveragingEmbedding},
     TIED_KIND: {"head": TiedHead},
 }

@@ -14,8 +14,8 @@ from zoo.context import LayerContext, SharedKeys
 from zoo.errors import SpecError
 from zoo.plugin_kit.drivers import hosted
 from zoo.plugin_kit.hosts import BlockHost, Host, put
-from zoo.plugin_kit.inputs import LENGTH, streams, vectors
-from zoo.plugin_kit.part_modules import Hearing
+from zoo.plugin_kit.inputs import LENGTH, ids, streams, turning_at, vectors
+from zoo.plugin_kit.part_modules import Hearing, HearingIds
 from zoo.plugin_kit.parts import (
     AVERAGING_KIND,
     HEARING_KIND,
@@ -83,6 +83,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         positions=torch.arange(LENGTH),
         offsets=offsets,
         scheme=PositionScheme(),
+        rotations=turning_at,
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
         layer_input=x[..., : host.part.layer_input_width],
@@ -93,7 +94,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
     heard = [m.heard for m in model.modules() if isinstance(m, Hearing) and "causal" in m.heard]
     helps: Mapping[str, str] = {
         **dict.fromkeys(
-            ("scheme", "global_tokens", "coordinates"),
+            ("scheme", "global_tokens", "coordinates", "rotations"),
             "pass on `**{name: getattr(context, name) for name in takes}`, where `takes` is that "
             "of the attention's description",
         ),
@@ -107,6 +108,38 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
                 "something else than in the block `residual`",
                 help=help,
             )
+
+
+def check_ids(spec: ModelSpec, registry: Registry) -> None:
+    """Raises PromiseError unless each network of a block that reads ids of tokens gets them, and
+    the block says so."""
+    paths = [path for path, _, _ in slots_in(spec.model, ["ffn"])]
+    changed = with_parts(spec, paths, HEARING_KIND, registry)
+    if changed is None:
+        return
+    host: Any = changed.model
+    told = f"with {named(spec, paths)} that reads the ids of tokens"
+    if not host.part.takes_ids:
+        raise PromiseError(
+            f"{told}, `takes_ids` is False, so that a stack which is called with vectors is not "
+            "refused",
+            help="a property `takes_ids` of the block returns that of its networks",
+        )
+    model, x, found = build(changed).eval(), vectors(torch.float32, 0), ids(0)
+    merging = host.part.merging
+    states = x if merging is None else streams(x, merging.n_streams)
+    context = LayerContext(
+        positions=torch.arange(LENGTH),
+        ids=found,
+        layer_input=x[..., : host.part.layer_input_width],
+    )
+    model.get_submodule("part")(states, context)
+    heard = [module.heard for module in model.modules() if isinstance(module, HearingIds)]
+    if any(one is None or not torch.equal(one, found) for one in heard):
+        raise PromiseError(
+            f"{told}, these are not passed on",
+            help="call a network whose `takes_ids` is True with `ids=context.ids`",
+        )
 
 
 def leaks_of_parts(spec: ModelSpec, registry: Registry) -> Iterator[str]:

@@ -23,7 +23,7 @@ from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.hosts import BlockHost, Host
 from zoo.plugin_kit.inputs import Tensors
 from zoo.plugin_kit.learning import gradients, modes
-from zoo.plugin_kit.passed_on import check_heard, declared, leaks_of_parts
+from zoo.plugin_kit.passed_on import check_heard, check_ids, declared, leaks_of_parts
 from zoo.plugin_kit.precision import outputs_of, precision
 from zoo.plugin_kit.report import PromiseError, no_failure
 from zoo.plugin_kit.state import State, changes, shared_state, state_of, values_of
@@ -56,6 +56,7 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
     _expect_nothing_shared("", before, shared_state(driver.model))
     if isinstance(spec.model, BlockHost) and spec.model.memory_width is None:
         check_heard(spec, registry)
+        check_ids(spec, registry)
     module: nn.Module = getattr(driver.model, "part", driver.model)
     if type(module).__call__ is not nn.Module.__call__:
         called: list[nn.Module] = []

@@ -100,7 +100,11 @@ def cache_bytes(summary: Summary, length: int) -> int:
     of_last = sum(
         part["bytes_per_token"]["bfloat16"] * min(length, part["tokens"]) for part in recent
     )
-    return of_all * length + of_last + summary["state_bytes_per_sequence"]
+    of_several = sum(
+        part["bytes"]["bfloat16"] * -(-length // part["tokens"])
+        for part in summary["kv_cache_of_several_tokens"]
+    )
+    return of_all * length + of_last + of_several + summary["state_bytes_per_sequence"]
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -22,6 +22,13 @@ class RecentTokens(TypedDict):
     bytes_per_token: dict[str, int]
 
 
+class SeveralTokens(TypedDict):
+    """What the key-value cache keeps once for every `tokens`."""
+
+    tokens: int
+    bytes: dict[str, int]
+
+
 class Part(TypedDict):
     """A part of a model, or layers that are alike, with the parts inside it. `layers` are the
     numbers of the layers, None for another part; `runs` is how often they run in total."""
@@ -48,6 +55,7 @@ class Summary(TypedDict):
     bytes: dict[str, int]
     kv_cache_bytes_per_token: dict[str, int]
     kv_cache_of_last_tokens: list[RecentTokens]
+    kv_cache_of_several_tokens: list[SeveralTokens]
     kv_cache_bytes_per_source_token: dict[str, int]
     state_bytes_per_sequence: int
     tied: dict[str, str]

@@ -42,6 +42,10 @@ def summary_data(spec: ModelSpec) -> Summary:
             {"tokens": tokens, "bytes_per_token": _bytes(elements)}
             for tokens, elements in sorted(layout.cache_per_recent_token.items())
         ],
+        "kv_cache_of_several_tokens": [
+            {"tokens": tokens, "bytes": _bytes(elements)}
+            for tokens, elements in sorted(layout.cache_per_tokens.items())
+        ],
         "kv_cache_bytes_per_source_token": _bytes(layout.cache_per_memory_token),
         "state_bytes_per_sequence": layout.state_per_sequence * BYTES["float32"],
         "tied": dict(spec.ties),
@@ -100,6 +104,9 @@ def _cache_lines(data: Summary) -> Iterator[str]:
             for part, n_tokens in recent:
                 up_to = counted(n_tokens, "token")
                 yield f"              {_by_dtype(part)} of it only up to {up_to}"
+    for several in data["kv_cache_of_several_tokens"]:
+        of_tokens = counted(several["tokens"], "token")
+        yield f"              {_by_dtype(several['bytes'])} for every {of_tokens}"
     if any(per_source_token.values()):
         yield f"              {_by_dtype(per_source_token)} per source token"
     if state := data["state_bytes_per_sequence"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, get_args
 
@@ -11,12 +11,12 @@ from torch import nn
 
 from zoo.context import LayerContext
 from zoo.errors import PluginError
-from zoo.position import Rotation, add_biases, rotation_of
+from zoo.position import PositionScheme, Rotation, add_biases, rotation_of
 from zoo.sharding.parts import local
 from zoo.slots import NormSite, Sublayer
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
-from zoo_components.modules.unpadding import at_places
+from zoo_components.modules.unpadding import at_places, taken
 
 
 class Branch(Protocol):
@@ -60,7 +60,8 @@ class ResidualBlock(nn.Module):
 
     Args:
         sublayers: the sublayers by name, in the order in which they run, each with its norms.
-        feed_forwards: the names of the feed-forward networks, and whether each takes a mask.
+        feed_forwards: the names of the feed-forward networks, and what each takes beside the
+            states: `mask`, `ids`, both or neither.
         takes: what the self-attention takes beside what every attention does, by its name in the
             context.
         scheme_name: the name, in the self-attention, of a position scheme of this layer alone.
@@ -80,7 +81,7 @@ class ResidualBlock(nn.Module):
         self,
         sublayers: Mapping[str, nn.Module],
         *,
-        feed_forwards: Mapping[str, bool],
+        feed_forwards: Mapping[str, Collection[str]],
         takes: Iterable[str],
         scheme_name: str | None,
         incremental: bool,
@@ -169,6 +170,8 @@ class ResidualBlock(nn.Module):
         """Self-attention, with the position schemes of the stack and of the layer."""
         rotation, bias = self._positions(context, x.dtype)
         further: dict[str, Any] = {name: getattr(context, name) for name in self.takes}
+        if "rotations" in further:
+            further["rotations"] = self._rotations(context, x.dtype)
         if context.keys is not None:
             further["keys"] = context.keys
         if context.cache is not None and self.incremental:
@@ -187,11 +190,14 @@ class ResidualBlock(nn.Module):
 
     def _fed(self, name: str, f: Branch, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
         """The output of the feed-forward network f `name` for x, (batch, length, d_model)."""
-        if not self.feed_forwards[name]:
-            return at_places(f, x, context.places)
-        # Where padding is left out, no mask is needed.
-        mask = context.tokens if context.places is None else None
-        return at_places(partial(f, mask=mask), x, context.places)
+        takes = self.feed_forwards[name]
+        further: dict[str, Any] = {}
+        if "mask" in takes:  # where padding is left out, none is needed
+            further["mask"] = context.tokens if context.places is None else None
+        if "ids" in takes:
+            assert context.ids is not None  # the description has checked it
+            further["ids"] = taken(context.ids[..., None], context.places)[..., 0]
+        return at_places(partial(f, **further), x, context.places)
 
     def _crossed(
         self, f: Branch, x: torch.Tensor, context: LayerContext
@@ -225,6 +231,15 @@ class ResidualBlock(nn.Module):
         keys = at if context.key_positions is None else context.key_positions
         rotation = rotation_of(scheme, at, context.offsets, dtype) or context.rotation
         return rotation, add_biases(context.bias, scheme.bias(at, keys, dtype))
+
+    def _rotations(
+        self, context: LayerContext, dtype: torch.dtype
+    ) -> Callable[[torch.Tensor], Rotation | None] | None:
+        """The rotation at any positions, by the scheme of the layer alone or of the stack."""
+        if self.scheme_name is None:
+            return context.rotations
+        own: PositionScheme = getattr(self.self_attn, self.scheme_name)
+        return partial(own.rotation, dtype=dtype)
 
 
 class ChannelScaledBlock(ResidualBlock):

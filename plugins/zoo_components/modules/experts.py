@@ -167,8 +167,8 @@ class Expert(nn.Module):
     Args:
         linear: returns a map, called with its input and output widths.
         form: "mlp": down(dropout(activation(up(x)))), "glu": down(dropout(activation(gate(x)) *
-            up(x))), or "clamped_glu": the same with the gate clamped to at most `limit`, and up(x)
-            clamped to +- `limit` and raised by 1.
+            up(x))), "clipped_glu": the same with the gate clamped to at most `limit`, and up(x)
+            clamped to +- `limit`, or "clamped_glu": with the latter raised by 1 too.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Expert(nn.Module):
         if self.form == "mlp":
             return self.down_proj(self.dropout(self.activation(up)), *rows)
         gate = self.gate_proj(x, *rows)
-        if self.form == "clamped_glu":
-            assert self.limit is not None  # in this form
-            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit) + 1
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+            up = up + 1 if self.form == "clamped_glu" else up
         return self.down_proj(self.dropout(self.activation(gate) * up), *rows)

@@ -60,8 +60,18 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """(..., d_model) to (..., d_model). `mask`, boolean and broadcast to (...), is False at
         padding, which is mapped like other tokens but left out of the auxiliary loss."""
+        return self.sent(x, self.router(x.reshape(-1, x.shape[-1])), mask)
+
+    def sent(
+        self,
+        x: torch.Tensor,
+        routed: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The output for x, whose tokens go to the experts that a router has `routed` them to: what
+        the `forward` of a `Router` returns. `mask` is that of `forward`."""
         tokens = x.reshape(-1, x.shape[-1])
-        weights, chosen, scores = self.router(tokens)
+        weights, chosen, scores = routed
         self.auxiliary_loss = None
         if self.training and self.auxiliary_loss_coefficient > 0:
             real = None if mask is None else mask.expand(x.shape[:-1]).flatten()

@@ -87,14 +87,32 @@ class Router(nn.Module):
             The weights of the chosen experts (tokens, top_k), their numbers (tokens, top_k), and
             the scores of all experts (tokens, n_experts).
         """
+        logits = self._logits(x)
+        scores = self._scored(logits)
+        chosen = self._choose(logits if self.score.startswith("topk") else scores)
+        return self._weights(logits, scores, chosen), chosen, scores
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of all experts for tokens x (tokens, d_model), (tokens, n_experts)."""
         bias = None if self.bias is None else widen(self.bias)
         # Products that autocast rounds would let neighbouring scores tie.
         with without_autocast(x):
             logits = F.linear(widen(x), widen(self.weight), bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
-        scores = logits.sigmoid() if "sigmoid" in self.score else logits.softmax(-1)
-        chosen = self._choose(logits if self.score.startswith("topk") else scores)
+        return logits
+
+    def _scored(self, logits: torch.Tensor) -> torch.Tensor:
+        """The scores of all experts, of their logits, (tokens, n_experts)."""
+        if self.score == "sqrt_softplus":
+            # The slope of a root is infinite at 0, to which the logarithm may be rounded.
+            return F.softplus(logits).clamp(min=torch.finfo(logits.dtype).tiny).sqrt()
+        return logits.sigmoid() if "sigmoid" in self.score else logits.softmax(-1)
+
+    def _weights(
+        self, logits: torch.Tensor, scores: torch.Tensor, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """The weights of the chosen experts, (tokens, top_k)."""
         if self.score == "sparsemixer":
             weights = self._sparsemixer(logits, chosen)
         elif self.score == "topk_softmax":
@@ -103,7 +121,7 @@ class Router(nn.Module):
             weights = scores.gather(-1, chosen)
         if self.normalize is not None:
             weights = self.normalize(weights)
-        return weights * self.scale, chosen, scores
+        return weights * self.scale
 
     def _choose(self, merit: torch.Tensor) -> torch.Tensor:
         """The experts (tokens, top_k) of greatest merit (tokens, n_experts)."""

@@ -15,6 +15,7 @@ from zoo.position import Rotation
 from zoo_components.modules.heads import split_heads
 from zoo_components.modules.latent import LatentAttention
 from zoo_components.modules.masks import causal_mask, join
+from zoo_components.modules.norm import widen
 
 
 class Indexer(nn.Module):
@@ -64,12 +65,8 @@ class Indexer(nn.Module):
         """The scores of `keys` (..., 1, key, head_dim) for x (..., query, d_model), of which
         queries are made through `queried` (..., query, width): (..., 1, query, key), in float32 at
         least."""
-        exact = torch.promote_types(x.dtype, torch.float32)
         q = self._turned(split_heads(self.q_proj(queried), self.head_dim), rotation)
-        products = (q.to(exact) @ keys.to(exact).transpose(-1, -2)).relu()
-        weights = self.weights_proj(x).to(exact) * self.scale
-        scores = weights.unsqueeze(-2) @ products.transpose(-3, -2)
-        return scores.transpose(-3, -2)
+        return weighted_scores(q, keys, self.weights_proj(x), self.scale)
 
     def _turned(self, heads: torch.Tensor, rotation: Rotation | None) -> torch.Tensor:
         """Rotate the leading elements of (..., heads, length, head_dim). Where their order is
@@ -143,7 +140,7 @@ class SparseLatentAttention(LatentAttention):
         )
         self.auxiliary_loss = None
         if learns and scores is not None and mask is not None and weights is not None:
-            loss = index_loss(scores, weights.detach(), mask, seen)
+            loss = index_loss(scores, weights.detach(), mask, seeing_themselves(scores, seen))
             self.auxiliary_loss = self.auxiliary_loss_coefficient * loss
         return output, weights if return_weights else None
 
@@ -190,6 +187,25 @@ class SharedSparseLatentAttention(LatentAttention):
         )
 
 
+def weighted_scores(
+    q: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """The sum over heads of scale * weight * ReLU(q k), in float32 at least.
+
+    Args:
+        q: (..., heads, query, head_dim).
+        keys: of all heads, (..., 1, key, head_dim).
+        weights: those of the heads, (..., query, heads).
+        scale: a factor of the weights.
+
+    Returns:
+        (..., 1, query, key).
+    """
+    products = (widen(q) @ widen(keys).transpose(-1, -2)).relu()
+    scores = (widen(weights) * scale).unsqueeze(-2) @ products.transpose(-3, -2)
+    return scores.transpose(-3, -2)
+
+
 def chosen(scores: torch.Tensor, mask: torch.Tensor | None, topk: int) -> torch.Tensor:
     """The `topk` keys of the largest scores for each query, boolean, (..., heads or 1, query, key);
     of equal scores the first, so that the choice does not depend on later keys.
@@ -205,25 +221,31 @@ def chosen(scores: torch.Tensor, mask: torch.Tensor | None, topk: int) -> torch.
     return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, first, True)
 
 
+def seeing_themselves(scores: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+    """Which queries see themselves in some head, boolean, (..., 1, query): of scores (..., 1,
+    query, key) and the mask of the keys that there are to choose from, which broadcasts to (...,
+    heads, query, key); None for all."""
+    every = torch.ones_like(scores, dtype=torch.bool)
+    itself = (every if seen is None else every & seen).diagonal(dim1=-2, dim2=-1)
+    return itself.any(-2, keepdim=True)
+
+
 def index_loss(
-    scores: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor, seen: torch.Tensor | None
+    scores: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor, counted: torch.Tensor
 ) -> torch.Tensor:
     """The mean over queries of KL(p || softmax(scores)) over the chosen keys, where p are the
-    weights of all heads, summed and divided by their sum (DeepSeek-AI 2025, equation 4). Queries
-    that do not see themselves, as padding, do not count.
+    weights of all heads, summed and divided by their sum (DeepSeek-AI 2025, equation 4).
 
     Args:
         scores: of the indexer, (..., 1, query, key).
         weights: of the attention, (..., heads, query, key).
         mask: the chosen keys, boolean, (..., heads or 1, query, key).
-        seen: those that there are to choose from; broadcasts to (..., heads, query, key).
+        counted: the queries that count, which padding does not, boolean, (..., 1, query).
     """
     target = weights.to(scores.dtype).sum(-3, keepdim=True)
     target = target / target.sum(-1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny)
     hidden = ~mask.any(-3, keepdim=True)
     found = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).log_softmax(-1)
     divergence = F.kl_div(found, target, reduction="none").sum(-1)
-    every = torch.ones_like(scores, dtype=torch.bool)
-    itself = (every if seen is None else every & seen).diagonal(dim1=-2, dim2=-1)
-    counted = itself.any(-2, keepdim=True).to(scores.dtype)
-    return (divergence * counted).sum() / counted.sum().clamp(min=1.0)
+    shares = counted.to(scores.dtype)
+    return (divergence * shares).sum() / shares.sum().clamp(min=1.0)

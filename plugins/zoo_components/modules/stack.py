@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -196,6 +197,7 @@ class Stack(nn.Module):
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
+            ids=inputs if self.inputs.takes_ids else None,
             return_weights=return_weights,
         )
         make = getattr(embed, "layer_inputs", None)
@@ -358,14 +360,16 @@ class Stack(nn.Module):
             every = torch.arange(keys.shape[-1], device=keys.device)
             new = every if cache is None else cache.past.places(positions.shape[-1])
             counted.append((schemes.relative, new, every))
-        rotation = bias = None
+        rotation = bias = rotations = None
         for name, at, of_keys in counted:
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or rotation_of(scheme, at, context.offsets, dtype)
+                if rotation is None:
+                    rotation = rotation_of(scheme, at, context.offsets, dtype)
+                    rotations = None if rotation is None else partial(scheme.rotation, dtype=dtype)
                 bias = add_biases(bias, scheme.bias(at, of_keys, dtype))
         read = None if schemes.read is None else self.scheme(schemes.read)
-        return context._replace(scheme=read, rotation=rotation, bias=bias)
+        return context._replace(scheme=read, rotation=rotation, rotations=rotations, bias=bias)
 
     def scheme(self, name: str) -> PositionScheme:
         """The module of a position scheme."""
