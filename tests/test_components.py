@@ -126,6 +126,7 @@ RECURRENT = {
         "mamba",
         "mamba2",
         "mamba2_scaled",
+        "mlstm",
         "rg_lru",
         "parallel_hybrid",
     )

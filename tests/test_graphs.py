@@ -16,7 +16,7 @@ from zoo_components.modules.heads import PerHeadNorm
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
 NORMS = ("layer_norm", "scale_norm", "std_norm")
 """Beside the one of them that `make test` takes."""
-STATES = ("gated_delta", "kimi_delta", "mamba", "lightning", "rg_lru", "parallel_hybrid")
+STATES = ("gated_delta", "kimi_delta", "mamba", "lightning", "mlstm", "rg_lru", "parallel_hybrid")
 """Beside the attention with a state that `make test` takes."""
 LONG = 140
 """More tokens than two chunks of an attention with a state."""

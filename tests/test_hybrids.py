@@ -41,6 +41,7 @@ HYBRIDS = [
     "mamba2",
     "nemotron_h",
     "nemotron_h.latent",
+    "xlstm",
 ]
 LENGTH = 70  # more than a chunk
 BATCH = 3

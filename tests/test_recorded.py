@@ -73,6 +73,7 @@ MIXERS: dict[str, dict[str, Any]] = {
     "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
     "kimi_delta": {"attention": {"kind": "kimi_delta", "head_dim": 4}},
     "lightning": {"attention": "lightning"},
+    "mlstm": {"attention": "mlstm"},
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {
         "position": "rotary",
