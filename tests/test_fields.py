@@ -276,6 +276,7 @@ FIELDS: Mapping[str, Case] = {
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
     "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.two_mixers.cross_attn": Case(around={"memory_width": 12}),
     "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.*_head*.d_out": Case(around={"builder": "check_attention"}, place=("part",)),

@@ -42,6 +42,8 @@ HYBRIDS = [
     "nemotron_h",
     "nemotron_h.latent",
     "xlstm",
+    "rwkv",
+    "rwkv.wide",
 ]
 LENGTH = 70  # more than a chunk
 BATCH = 3
