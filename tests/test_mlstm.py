@@ -86,6 +86,23 @@ def test_gradients_of_all_tensors_are_those_of_the_recurrence() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("length", [1, 3, 8, 13])
+def test_maxima_by_doubling_and_by_pairs(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are the recurrence, and their gradients are those of finite differences."""
+    added, log_decay = randn(2, length), -randn(2, length, seed=4).exp()
+    before = torch.tensor([5.0, -torch.inf]).double()
+    m, expected = before, []
+    for i in range(length):
+        m = torch.maximum(m + log_decay[:, i], added[:, i])
+        expected.append(m)
+    given = [t.requires_grad_() for t in (added, log_decay)]
+    for graph in (False, True):
+        monkeypatch.setattr(module_of, "in_graph", lambda graph=graph: graph)
+        found = module_of.fading_maxima(added, log_decay, before)
+        torch.testing.assert_close(found, torch.stack(expected, 1), rtol=0, atol=1e-12)
+        assert torch.autograd.gradcheck(lambda a, b: module_of.fading_maxima(a, b, before), given)
+
+
 def test_gates_without_a_bound_do_not_overflow() -> None:
     """exp of the input gate would be infinite in float32."""
     module = made(described(gate_softcap="none"), torch.float32)

@@ -109,6 +109,31 @@ def test_keys_whose_exponentials_overflow_or_vanish(size: float) -> None:
     assert large.grad.isfinite().all()
 
 
+def test_a_token_after_one_with_a_far_larger_key() -> None:
+    """In float32, where the quotient of the two weights overflows: the value is that of the
+    other."""
+    module = made(described(d_inner=1), torch.float32)
+    with torch.no_grad():
+        for name in ("k", "v", "gate"):
+            getattr(module, f"{name}_mix").fill_(1.0)
+            getattr(module, f"{name}_proj").weight.zero_()
+        module.k_proj.weight[0, 0] = module.v_proj.weight[0, 1] = 1.0
+        module.o_proj.weight.fill_(2.0)
+    x = torch.zeros(1, 3, WIDTH)
+    x[0, :, :2] = torch.tensor([[200.0, 3.0], [0.0, 5.0], [-200.0, 7.0]])
+    torch.testing.assert_close(module(x)[0], torch.full((1, 3, WIDTH), 3.0))
+
+
+@pytest.mark.parametrize("describe", [described, described_channels])
+def test_before_the_first_token_that_is_seen_there_is_a_zero(describe: Any) -> None:
+    module, x = made(describe()), randn(2, 6, WIDTH)
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1]]).bool()
+    found, _ = module(x, mask=mask[:, None, None])
+    for row in range(2):
+        alone, _ = module(x[row : row + 1, mask[row]])
+        torch.testing.assert_close(found[row, mask[row]], alone[0], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("describe", [described, described_channels])
 def test_a_hidden_token_changes_nothing(describe: Any) -> None:
     """But for the token shift, to which it is a zero."""
@@ -163,6 +188,16 @@ def test_second_mixers_that_do_not_fit(second: dict[str, Any]) -> None:
 def test_two_mixers_run_one_after_the_other() -> None:
     with pytest.raises(SpecError, match="the branches of a layer with two mixers run one after"):
         zoo.read_spec(layer() | {"norm_placement": "parallel"})
+
+
+def test_generation_is_told_of_a_second_mixer_that_needs_all_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ChannelMixing, "incremental", False)
+    monkeypatch.setattr(ChannelMixing, "recordable", False)
+    found = zoo.read_spec(layer()).model.generation
+    told = ("attention `channel_mixing`",)
+    assert (found.not_incremental, found.not_recordable) == (told, told)
 
 
 def test_a_recurrence_as_the_second_mixer_of_an_encoder() -> None:
