@@ -1,5 +1,5 @@
 """`time_mixing` and `channel_mixing` against the recurrences of their paper (Peng et al. 2023,
-arXiv:2305.13048, equations 11 to 18), and their states in the cache."""
+arXiv:2305.13048), and their states in the cache."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shifted(t: dict[str, torch.Tensor], name: str, x: torch.Tensor) -> torch.Ten
 
 
 def time_mixed(_: TimeMixing, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """The sums over all earlier tokens anew for each token (equation 14), for one sequence."""
+    """The sums over all earlier tokens anew for each token, for one sequence."""
     k, v, gate = (shifted(t, name, x) for name in ("k", "v", "gate"))
     w = torch.exp(t["log_rate"])
     read = []

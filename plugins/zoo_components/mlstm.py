@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 FIRST_INPUT = -10.0
-"""The bias of the input gates at the start (Beck et al. 2025, section 4)."""
+"""The bias of the input gates at the start, as in xLSTM-7B."""
 FIRST_FORGET = 4.5
 """That of the forget gates: the middle of those from 3 to 6 that the heads of xLSTM-7B have."""
 

@@ -19,7 +19,7 @@ FIRST_BONUS = log(0.3)
 
 
 class TimeMixing(Recurrent):
-    """Time mixing of RWKV-4 (Peng et al. 2023, arXiv:2305.13048, equations 11 to 16):
+    """Time mixing of RWKV-4 (Peng et al. 2023, arXiv:2305.13048):
     o_proj(sigmoid(r) * wkv), where each channel is a mean of the values of a token and those before
     it: wkv_t = (sum_i exp(k_i - (t - 1 - i) w) v_i + exp(bonus + k_t) v_t) / (the same sum without
     values), over i < t, with the decay w = exp(log_rate). Keys, values and r are maps, k_proj,
@@ -28,7 +28,7 @@ class TimeMixing(Recurrent):
     that exponentials do not overflow, and the last token."""
 
     d_inner: Size = Field(default_factory=lambda data: data["d_model"])
-    """The number of channels that are mixed."""
+    """The number of channels that are mixed; d_model by default."""
 
     def layout(self) -> Layout:
         inner = self.d_inner
@@ -51,11 +51,11 @@ class TimeMixing(Recurrent):
 
 
 class ChannelMixing(Recurrent):
-    """Channel mixing of RWKV-4 (Peng et al. 2023, arXiv:2305.13048, equations 17 and 18), a
-    feed-forward network that also reads the token before: sigmoid(gate_proj(r)) *
-    down_proj(relu(up_proj(k))^2), where k and r are the token shifts mix * x_t + (1 - mix) *
-    x_(t-1), each with a `mix` of its own for each channel. Generation keeps the last token. In the
-    block `two_mixers`, it follows another mixer."""
+    """Channel mixing of RWKV-4 (Peng et al. 2023, arXiv:2305.13048), a feed-forward network that
+    also reads the token before: sigmoid(gate_proj(r)) * down_proj(relu(up_proj(k))^2), where k and
+    r are the token shifts mix * x_t + (1 - mix) * x_(t-1), each with a `mix` of its own for each
+    channel. Generation keeps the last token. In the block `two_mixers`, it follows another
+    mixer."""
 
     d_ff: Shared[Size]
     """The inner width."""

@@ -20,8 +20,8 @@ from zoo_components.modules.recurrent import Recurrent, State
 class Mlstm(Recurrent):
     """o_proj(gate * inner_norm(h)), where h_t = C_t q_t / max(|n_t . q_t|, 1) for each head, with
     C_t = f_t C_(t-1) + i_t v_t k_t^T and n_t = f_t n_(t-1) + i_t k_t. Both are kept divided by
-    exp(m_t), m_t = max(log f_t + m_(t-1), log i_t), so that nothing overflows (equation 15 of the
-    appendix of the paper)."""
+    exp(m_t), m_t = max(log f_t + m_(t-1), log i_t), so that nothing overflows, as in the
+    LSTM with exponential gates of section 2.2."""
 
     def __init__(
         self,
