@@ -130,6 +130,8 @@ WITHOUT_HEADS = (
     "attention.gmlp",
     "attention.short_convolution",
     "attention.mamba",
+    "attention.time_mixing",
+    "attention.channel_mixing",
 )
 WITHOUT_D_FF = ("ffn.residual_stack", "ffn.none", "ffn.gated_conv1d")
 RECURRENT = {
@@ -144,13 +146,16 @@ RECURRENT = {
         "mamba",
         "mamba2",
         "mamba2_scaled",
+        "mlstm",
+        "time_mixing",
+        "channel_mixing",
         "rg_lru",
         "parallel_hybrid",
         "shared_kv",
         "heavily_compressed",
         "compressed_sparse",
     )
-}
+} | {"block.two_mixers"}
 """What has no place in an encoder, nor attends to one."""
 
 

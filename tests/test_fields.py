@@ -284,6 +284,7 @@ FIELDS: Mapping[str, Case] = {
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
     "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.two_mixers.cross_attn": Case(around={"memory_width": 12}),
     "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.*_head*.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
@@ -292,6 +293,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.gated_delta.n_key_heads": Case(instead=[1]),
     "attention.forgetting.n_kv_heads": Case(instead=[1]),
     "attention.mamba2_scaled.eps": Case({"gated_norm": "after_gate"}),
+    "attention.mlstm.divisor_eps": Case(instead=[0.5]),  # the norm takes away most of it
     "attention.*_head*.rotate_values": Case(around=ROTARY),
     "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.*_head*.window_sides": Case({"window": 3}),

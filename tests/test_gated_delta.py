@@ -165,7 +165,9 @@ def test_heads_that_do_not_fit() -> None:
         zoo.read_spec({**SPEC, "attention": attention})
 
 
-@pytest.mark.parametrize("kind", ["gated_delta", "kimi_delta", "mamba2", "lightning", "linear"])
+@pytest.mark.parametrize(
+    "kind", ["gated_delta", "kimi_delta", "mamba2", "lightning", "mlstm", "linear"]
+)
 def test_no_tokens_are_a_sequence_too(kind: str) -> None:
     """As for other attentions; they leave the state as it was."""
     model = zoo.build({**SPEC, "attention": kind}).double().eval()

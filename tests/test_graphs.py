@@ -16,7 +16,16 @@ from zoo_components.modules.heads import PerHeadNorm
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
 NORMS = ("layer_norm", "scale_norm", "std_norm")
 """Beside the one of them that `make test` takes."""
-STATES = ("gated_delta", "kimi_delta", "mamba", "lightning", "rg_lru", "parallel_hybrid")
+STATES = (
+    "gated_delta",
+    "kimi_delta",
+    "mamba",
+    "lightning",
+    "mlstm",
+    "rg_lru",
+    "parallel_hybrid",
+    "two_mixers",
+)
 """Beside the attention with a state that `make test` takes."""
 LONG = 140
 """More tokens than two chunks of an attention with a state."""
@@ -46,13 +55,19 @@ KINDS: dict[str, dict[str, Any]] = {
     **{
         kind: {"builder": "decoder", "vocab": 50, "position": "none", "attention": kind}
         for kind in ("linear", "mamba2", *STATES)
-        if kind != "mamba"
+        if kind not in ("mamba", "two_mixers")
     },
     "mamba": {
         "builder": "decoder",
         "vocab": 50,
         "position": "none",
         "decoder": {"layers": [{"at": [0], "attention": "mamba"}]},
+    },
+    "two_mixers": {
+        "builder": "decoder",
+        "vocab": 50,
+        "position": "none",
+        "decoder": {"layers": [{"at": [0], "block": "two_mixers", "attention": "time_mixing"}]},
     },
     "captioner": {
         "builder": "encoder_decoder",

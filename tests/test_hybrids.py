@@ -41,6 +41,9 @@ HYBRIDS = [
     "mamba2",
     "nemotron_h",
     "nemotron_h.latent",
+    "xlstm",
+    "rwkv",
+    "rwkv.wide",
 ]
 LENGTH = 70  # more than a chunk
 BATCH = 3

@@ -73,6 +73,8 @@ MIXERS: dict[str, dict[str, Any]] = {
     "gated_delta": {"attention": {"kind": "gated_delta", "head_dim": 4}},
     "kimi_delta": {"attention": {"kind": "kimi_delta", "head_dim": 4}},
     "lightning": {"attention": "lightning"},
+    "mlstm": {"attention": "mlstm"},
+    "two_mixers": {"attention": "time_mixing", "block": "two_mixers", "n_heads": None},
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {
         "position": "rotary",

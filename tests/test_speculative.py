@@ -25,6 +25,8 @@ WITH_STATES: dict[str, dict[str, Any]] = {
     "gated_delta": {"attention": "gated_delta"},
     "mamba2": {"attention": "mamba2"},
     "lightning": {"attention": "lightning"},
+    "mlstm": {"attention": "mlstm"},
+    "two_mixers": {"attention": "time_mixing", "block": "two_mixers", "n_heads": None},
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {"attention": {"kind": "parallel_hybrid", "attention": {"window": 3}}},

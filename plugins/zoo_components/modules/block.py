@@ -284,3 +284,25 @@ class ConformerBlock(ResidualBlock):
         """(..., length, d_model) to the same, and the attention weights by sublayer if asked."""
         x, maps = super().forward(x, context)
         return self.norm(x), maps
+
+
+class TwoMixersBlock(ResidualBlock):
+    """A `ResidualBlock` with a branch `second_mixer`, another mixer of tokens, which needs no
+    positions."""
+
+    def _branch(
+        self,
+        name: str,
+        f: Branch,
+        x: torch.Tensor,
+        context: LayerContext,
+        maps: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        if name != "second_mixer":
+            return super()._branch(name, f, x, context, maps)
+        further: dict[str, Any] = {}
+        if context.cache is not None and self.incremental:
+            further["cache"] = context.cache.of(name)
+        at = context.positions
+        x, _ = f(x, mask=context.mask, causal=context.causal, positions=at, **further)
+        return self.scaled(name, self.dropout(f.post_norm(x)))

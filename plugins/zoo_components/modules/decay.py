@@ -92,6 +92,33 @@ def _fading_sums_of_pairs(
     return read.transpose(-1, -2)
 
 
+def fading_maxima(
+    added: torch.Tensor, log_decay: torch.Tensor, before: torch.Tensor
+) -> torch.Tensor:
+    """m_t = max(log_decay_t + m_(t-1), added_t) for each token: the logarithm of the largest of the
+    summands so far, faded as in `fading_sums`, whose passes these are.
+
+    Args:
+        added: the logarithm of what each token adds, (..., length); -inf adds nothing.
+        log_decay: of the same shape.
+        before: m before the first token, (...).
+
+    Returns:
+        (..., length).
+    """
+    if in_graph():
+        total = log_decay.cumsum(-1)
+        of_tokens = (apart(total) + added[..., None, :]).amax(-1)
+        return torch.maximum(of_tokens, total + before[..., None])
+    n = 1  # each maximum is of the last n tokens, and each decay from before these
+    while n < added.shape[-1]:
+        earlier = F.pad(added[..., :-n], (n, 0), value=-torch.inf)
+        added = torch.maximum(added, log_decay + earlier)
+        log_decay = log_decay + F.pad(log_decay[..., :-n], (n, 0))
+        n *= 2
+    return torch.maximum(added, log_decay + before[..., None])
+
+
 def chunks(length: int, longest: int) -> tuple[int, int]:
     """The number of tokens of a chunk, of which there is one at least, and the number that the last
     one lacks. In a graph, which is for sequences of all lengths, all tokens are one chunk."""
@@ -110,6 +137,11 @@ def in_graph() -> bool:
 def between(total: torch.Tensor) -> torch.Tensor:
     """The decay from token j to token i, (..., i, j), 0 for j > i, of the sums (..., length) of the
     logarithms up to each token."""
-    apart = total[..., :, None] - total[..., None, :]
-    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=total.device).triu(1)
-    return apart.masked_fill(later, -torch.inf).exp()
+    return apart(total).exp()
+
+
+def apart(total: torch.Tensor) -> torch.Tensor:
+    """The logarithm of that, -inf for j > i."""
+    differences = total[..., :, None] - total[..., None, :]
+    later = torch.ones(differences.shape[-2:], dtype=torch.bool, device=total.device).triu(1)
+    return differences.masked_fill(later, -torch.inf)
