@@ -229,7 +229,7 @@ OF_HEADS: Mapping[str, Case] = {
 FIELDS: Mapping[str, Case] = {
     **{
         f"attention.{kind}.{name}": case
-        for kind in ("multi_head", "cross_layer", "talking_heads")
+        for kind in ("multi_head", "cross_layer", "talking_heads", "clipped_multi_head")
         for name, case in OF_HEADS.items()
     },
     **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
@@ -242,12 +242,19 @@ FIELDS: Mapping[str, Case] = {
     "builder.tiled_image_text_decoder.most_tiles": Case(instead=[1]),
     "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.bidirectional_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.deep_projector.merge_by": Case(
         around={"projector": {"merge": 2}}
     ),
     # Without a norm, states are so large that these activations are the same.
     "builder.deepstack_image_text_decoder.deep_projector.activation": Case({"norm": RMS}),
     "builder.deepstack_image_text_decoder.deep_layers": Case(instead=[[1], [0, 1]]),
+    "builder.bidirectional_image_text_decoder.decoder.causal": Case(
+        around={"decoder": {"self_attn": {"window_sides": "both"}}}
+    ),
+    "builder.bidirectional_image_text_decoder.image.embedding": Case(
+        instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
+    ),
     "builder.native_image_text_decoder.image.embedding": Case(
         instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
     ),
@@ -285,7 +292,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.forgetting.n_kv_heads": Case(instead=[1]),
     "attention.mamba2_scaled.eps": Case({"gated_norm": "after_gate"}),
     "attention.*_head*.rotate_values": Case(around=ROTARY),
-    "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
+    "attention.*multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.*_head*.window_sides": Case({"window": 3}),
     # What the last layer attends to is that of another one if this value differs.
     "attention.cross_layer.n_heads": Case(also={"n_kv_heads": 2, "head_dim": 8}),

@@ -387,6 +387,12 @@ class Embedding(Plugin):
         return None
 
     @property
+    def longest(self) -> int | None:
+        """The length of the longest sequence, and so the most rows and the most columns of patches
+        if it tells these apart; None if there is none."""
+        return None
+
+    @property
     def n_vectors(self) -> int | None:
         """The number of vectors that an image becomes; None if it is not called with images."""
         return None

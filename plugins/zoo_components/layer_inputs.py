@@ -23,10 +23,10 @@ class LayeredTokens(TokenEmbedding):
     """The embedding `tokens`, which also makes an input for each layer (the per-layer embeddings of
     Gemma 3n and 4): (norm(map(x) / sqrt(d_model)) + sqrt(d_layer_input) * table[ids]) / sqrt(2),
     where x is what the embedding `tokens` returns, and the map and the table have a part for each
-    layer. The block `layer_input` reads it."""
+    layer. The block `layer_input` reads it. Of a vector that is no token's, such as a state of an
+    image, the table has that of the token 0."""
 
     example: ClassVar[Mapping[str, Any]] = {"d_layer_input": 4}
-    takes_inserted: ClassVar[bool] = False
     d_layer_input: Size
     """The width of each layer's input."""
     layer_input_norm: Annotated[Norm, Slot("norm", width="d_layer_input")]

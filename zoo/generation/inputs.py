@@ -187,9 +187,9 @@ def _images(how: Generation, given: Pixels, prompt: Rows, name: str, dtype: torc
     elif stated.any_size is None:
         images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
     else:
-        channels, unit = stated.shape[0], stated.any_size.unit
+        channels, cut = stated.shape[0], stated.any_size
         images = read_images_of_any_size(
-            given, what="images", channels=channels, unit=unit, dtype=dtype
+            given, what="images", channels=channels, cut=cut, dtype=dtype
         )
     n_places = [row.count(stated.image_id) for row in prompt.lists()]
     try:
