@@ -529,6 +529,7 @@ def test_files_of_models_are_below_the_registry_that_names_them(
             {
                 "embedding": [
                     *("tokens", "normed_tokens", "layered_tokens", "vectors", "conv_frontend"),
+                    "partly_layered_tokens",
                     *("waveform", "patches", "normed_patches", "spectrogram_patches"),
                     *("projected_vectors", "conv2d_frontend", "waveform_stem"),
                     *("prenormed_patches", "patch_vectors", "normed_patch_vectors"),

@@ -59,6 +59,8 @@ NEEDS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     },
     "embedding.layered_tokens": {"d_layer_input": 4},
+    "embedding.partly_layered_tokens": {"d_layer_input": 4, "layer_vocab": 5},
+    "ffn.sparse_glu": {"sparsity": 0.5},
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
@@ -94,7 +96,9 @@ OF_ANY_SIZE = {f"{name}_image_text_decoder" for name in ("native", "deepstack", 
 """The builders of texts with images of any size."""
 BESIDE: dict[str, dict[str, Any]] = {
     "block.layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
+    "block.alternating_layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
     "embedding.layered_tokens": {"block": "layer_input"},
+    "embedding.partly_layered_tokens": {"block": "layer_input"},
     "position.rotary_grid": {"embedding": IMAGES},
     "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},

@@ -199,7 +199,11 @@ COMPONENTS: Mapping[str, Case] = {
     "ffn.moe": Case({"n_experts": 8}),
     "ffn.normed_moe": Case({"n_experts": 8}),
     "block.layer_input": Case({}, LAYERED),
+    "block.alternating_layer_input": Case({}, LAYERED),
     "embedding.layered_tokens": Case({"d_layer_input": 4}, {"decoder": {"block": "layer_input"}}),
+    "embedding.partly_layered_tokens": Case(
+        {"d_layer_input": 4, "layer_vocab": 3}, {"decoder": {"block": "layer_input"}}
+    ),
     "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
@@ -282,7 +286,9 @@ FIELDS: Mapping[str, Case] = {
     "block.channel_scaled.cross_attn": Case(around={"memory_width": 12}),
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
-    "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.*layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.alternating_updates.cross_attn": Case(around={"memory_width": 12}),
+    "block.alternating_*.laurel_norm": Case({"laurel_rank": 2}),
     "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.*_head*.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
@@ -304,6 +310,8 @@ FIELDS: Mapping[str, Case] = {
     "attention.cross_layer.chunk": Case(instead=[3]),
     "*.slope": Case({"activation": "prelu"}),
     "*.beta": Case({"activation": "swish"}),
+    # Without gates below 0, `relu` is `none`.
+    "ffn.sparse_glu.activation": Case({"activation": "none"}, instead=["gelu", "silu"]),
     "ffn.*.activation": Case({"activation": "none"}),
     "ffn.*moe.limit": Case({"expert": "clamped_glu"}),
     "ffn.*moe.shared_gate": Case({"shared_d_ff": 4}),

@@ -206,7 +206,9 @@ class Stack(nn.Module):
         make = getattr(embed, "layer_inputs", None)
         layer_inputs = None if make is None else make(inputs, x).unbind(-2)
         if self.n_streams is not None:
-            x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
+            split = getattr(self.merge, "split", None)
+            equal = (*x.shape[:-1], self.n_streams, -1)
+            x = x.unsqueeze(-2).expand(equal) if split is None else split(x)
         x, maps = self.run_layers(x, context, cache, layer_inputs, after_layer, own_masks)
         if self.merge is not None:
             x = self.merge(x)
