@@ -90,13 +90,14 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
     without = tuple(c.name for c in before)
     layers, notes = layers_of(stack, inside, layout)
     drawn = (Embedding, Position, Block, Init)
-    after = [
-        box_of(c)
+    after = {
+        names.get(c.name, c.name): box_of(c)
         for c in inside
         if not isinstance(c.component, drawn)
         and not isinstance(c.mark, LayerRules)
         and (c.name in names or not c.component.layout().parts)
-    ]
+    } | _unnamed(stack, layout, names)
+    order = [*layout.parts, *after]
     column = Column(
         path=stack.path,
         name=stack.name,
@@ -106,7 +107,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         before=tuple(box_of(c) for c in before),
         layers=layers,
         note=", ".join(filter(None, [layout.label, *notes])),
-        after=(*after, *_unnamed(stack, layout, names)),
+        after=tuple(after[name] for name in sorted(after, key=order.index)),
         memory=None,
     )
     if any(
@@ -136,12 +137,12 @@ def _sum_norms(embedding: Child) -> list[Child]:
     return [c for c in inside if c.name == name and not is_absent(c.component)]
 
 
-def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:
-    """Return boxes for the tensors of a stack that belong to no component inside it."""
-    boxes: list[Box] = []
+def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> dict[str, Box]:
+    """Return boxes for the tensors of a stack that belong to no component inside it, by name."""
+    boxes: dict[str, Box] = {}
     for name, part in layout.parts.items():
         if isinstance(part, Tensor) or (isinstance(part, Layout) and name not in names.values()):
             count = part.size if isinstance(part, Tensor) else part.n_parameters
             detail = f"{short_number(count)} parameters"
-            boxes.append(Box(f"{stack.path}.{name}".strip("."), "other", name, name=detail))
+            boxes[name] = Box(f"{stack.path}.{name}".strip("."), "other", name, name=detail)
     return boxes
