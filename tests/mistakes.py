@@ -118,7 +118,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             (
                 "unknown key `eps` in `embedding.norm`",
                 "help: `eps` is a key of the norm `batch_norm`, `layer_norm`, `rms_norm`, "
-                "`scale_norm` or `std_norm`",
+                "`scale_norm`, `standardized_rms_norm` or `std_norm`",
             )
         ],
     ),
@@ -288,7 +288,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             (
                 "`kind` must be a string, not the integer `3`",
                 "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
-                "`rms_norm`, `scale_norm`, `std_norm`",
+                "`rms_norm`, `scale_norm`, `standardized_rms_norm`, `std_norm`",
             )
         ],
     ),
@@ -298,7 +298,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             (
                 "`norm` must be a name or a table with a `kind`, not the integer `3`",
                 "help: allowed here: `batch_norm`, `dynamic_tanh`, `layer_norm`, `none`, "
-                "`rms_norm`, `scale_norm`, `std_norm`",
+                "`rms_norm`, `scale_norm`, `standardized_rms_norm`, `std_norm`",
             )
         ],
     ),

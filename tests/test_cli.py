@@ -543,10 +543,11 @@ def test_files_of_models_are_below_the_registry_that_names_them(
             {
                 "embedding": [
                     *("tokens", "normed_tokens", "layered_tokens", "vectors", "conv_frontend"),
+                    "partly_layered_tokens",
                     *("waveform", "patches", "normed_patches", "spectrogram_patches"),
                     *("projected_vectors", "conv2d_frontend", "waveform_stem"),
                     *("prenormed_patches", "patch_vectors", "normed_patch_vectors"),
-                    "grid_patch_vectors",
+                    *("grid_patch_vectors", "factorized_patch_vectors"),
                 ]
             },
         ),
@@ -684,12 +685,15 @@ def test_a_further_registry(command: Command) -> None:
     assert "absent.toml" in err
 
 
+NORMS_IN_S = {f"plain,norm.{name}" for name in ("scale_norm", "standardized_rms_norm", "std_norm")}
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("zoo sh", {"plain,show"}),
         ("zoo show vaswani-bi", {"file,vaswani-bi", "plain,vaswani-big"}),
-        ("zoo show norm.s", {"file,norm.s", "plain,norm.scale_norm", "plain,norm.std_norm"}),
+        ("zoo show norm.s", {"file,norm.s", *NORMS_IN_S}),
         ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
         ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
         ("zoo --registry absent.toml show g", {"file,g"}),
@@ -697,8 +701,8 @@ def test_a_further_registry(command: Command) -> None:
         ("zoo lint bert gpt_neox_", {"file,gpt_neox_", "plain,gpt_neox_japanese"}),
         ("zoo list models albert-base.", {"plain,albert-base.v2"}),
         ("zoo list model", {"plain,models"}),
-        ("zoo list components norm.s", {"plain,norm.scale_norm", "plain,norm.std_norm"}),
-        ("zoo plugin check norm.s", {"plain,norm.scale_norm", "plain,norm.std_norm"}),
+        ("zoo list components norm.s", NORMS_IN_S),
+        ("zoo plugin check norm.s", NORMS_IN_S),
         ("zoo plugin new bl", {"plain,block"}),
     ],
 )

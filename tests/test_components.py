@@ -77,6 +77,8 @@ NEEDS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     },
     "embedding.layered_tokens": {"d_layer_input": 4},
+    "embedding.partly_layered_tokens": {"d_layer_input": 4, "layer_vocab": 5},
+    "ffn.sparse_glu": {"sparsity": 0.5},
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
@@ -91,6 +93,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "embedding.prenormed_patches": {"image_size": 6, "patch_size": 2},
     "builder.deepstack_image_text_decoder": {"deep_layers": [1]},
+    "builder.bidirectional_image_text_decoder": {"decoder": {"self_attn": {"window": 4}}},
     "builder.tiled_image_text_decoder": {"grids": [[1, 2], [2, 1]]},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
@@ -101,14 +104,19 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.patch_vectors": {"patch_size": 2},
     "embedding.normed_patch_vectors": {"patch_size": 2},
     "embedding.grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
+    "embedding.factorized_patch_vectors": {"patch_size": 2, "max_patches": 9},
     "attention.tiled": {"tile": 3},
     "attention.gmlp": {"max_length": 9},
     "position.rotary_multimodal": {"sections": [1, 1, 2]},
     "position.rotary_multimodal_interleaved": {"sections": [2, 1, 1]},
 }
+OF_ANY_SIZE = {f"{name}_image_text_decoder" for name in ("native", "deepstack", "bidirectional")}
+"""The builders of texts with images of any size."""
 BESIDE: dict[str, dict[str, Any]] = {
     "block.layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
+    "block.alternating_layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
     "embedding.layered_tokens": {"block": "layer_input"},
+    "embedding.partly_layered_tokens": {"block": "layer_input"},
     "position.rotary_grid": {"embedding": IMAGES},
     "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},
@@ -172,7 +180,7 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
         return sizes | own | text | NEEDS.get(name, {})
-    if name in ("builder.native_image_text_decoder", "builder.deepstack_image_text_decoder"):
+    if kind in OF_ANY_SIZE:
         images = {"embedding": {"kind": "patch_vectors", "patch_size": 2}}
         text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
         return sizes | own | text | NEEDS.get(name, {})
@@ -249,7 +257,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind in ("conv_frontend", "conv2d_frontend", "projected_vectors", "spectrogram_patches"):
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind in ("patch_vectors", "normed_patch_vectors", "grid_patch_vectors"):
+    if kind.endswith("patch_vectors"):
         return [torch.rand(2, 7, 12, dtype=torch.float64)]
     if kind in ("waveform", "waveform_stem"):
         return [torch.rand(2, 1300, 1, dtype=torch.float64)]
@@ -263,7 +271,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
     if spec["builder"] == "tiled_image_text_decoder":
         text = torch.tensor([[3, *[9] * 10, 5], [*[9] * 10, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
-    if spec["builder"] in ("native_image_text_decoder", "deepstack_image_text_decoder"):
+    if spec["builder"] in OF_ANY_SIZE:
         text = torch.tensor([[3, *[9] * 6, 5], [*[9] * 6, 7, 1]])
         return [text, torch.rand(2, 3, 6, 4, dtype=torch.float64)]
     if spec["builder"] == "sound_text_decoder":

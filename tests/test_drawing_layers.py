@@ -35,6 +35,16 @@ def test_layers_tell_what_their_block_says_of_itself() -> None:
     assert "hyper_connected, 3 streams" in str(zoo.read_spec(text))
 
 
+def test_norms_inside_of_what_stands_between_streams_are_no_steps() -> None:
+    """And what makes one state of the streams comes before the final norm."""
+    text = f"{SMALL}\nblock = {{ kind = 'alternating_updates', laurel_rank = 2 }}"
+    drawing = drawn(text)
+    for name in ("router_norm", "laurel_norm"):
+        assert not drawing.boxes(f"decoder.block.{name}")
+    merge, norm = (drawing.boxes(f"decoder.{name}")[0] for name in ("merge", "norm"))
+    assert norm.top < merge.top
+
+
 def test_branches_are_drawn_in_the_order_in_which_they_run() -> None:
     text = SMALL.replace('"decoder"', '"encoder"') + "block = 'conformer'"
     boxes = {

@@ -206,7 +206,11 @@ COMPONENTS: Mapping[str, Case] = {
     "ffn.normed_moe": Case({"n_experts": 8}),
     "ffn.hash_moe": Case({"n_experts": 8}),
     "block.layer_input": Case({}, LAYERED),
+    "block.alternating_layer_input": Case({}, LAYERED),
     "embedding.layered_tokens": Case({"d_layer_input": 4}, {"decoder": {"block": "layer_input"}}),
+    "embedding.partly_layered_tokens": Case(
+        {"d_layer_input": 4, "layer_vocab": 3}, {"decoder": {"block": "layer_input"}}
+    ),
     "embedding.spectrogram_patches": Case({"n_frames": LENGTH}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
@@ -236,7 +240,7 @@ OF_HEADS: Mapping[str, Case] = {
 FIELDS: Mapping[str, Case] = {
     **{
         f"attention.{kind}.{name}": case
-        for kind in ("multi_head", "cross_layer", "talking_heads")
+        for kind in ("multi_head", "cross_layer", "talking_heads", "clipped_multi_head")
         for name, case in OF_HEADS.items()
     },
     **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
@@ -250,12 +254,19 @@ FIELDS: Mapping[str, Case] = {
     "builder.native_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.sound_text_decoder.projector.merge_by": Case({"merge": 2}),
+    "builder.bidirectional_image_text_decoder.projector.merge_by": Case({"merge": 2}),
     "builder.deepstack_image_text_decoder.deep_projector.merge_by": Case(
         around={"projector": {"merge": 2}}
     ),
     # Without a norm, states are so large that these activations are the same.
     "builder.deepstack_image_text_decoder.deep_projector.activation": Case({"norm": RMS}),
     "builder.deepstack_image_text_decoder.deep_layers": Case(instead=[[1], [0, 1]]),
+    "builder.bidirectional_image_text_decoder.decoder.causal": Case(
+        around={"decoder": {"self_attn": {"window_sides": "both"}}}
+    ),
+    "builder.bidirectional_image_text_decoder.image.embedding": Case(
+        instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
+    ),
     "builder.native_image_text_decoder.image.embedding": Case(
         instead=[{"kind": "patch_vectors", "patch_size": 2, "frames": 2}]
     ),
@@ -283,8 +294,10 @@ FIELDS: Mapping[str, Case] = {
     "block.channel_scaled.cross_attn": Case(around={"memory_width": 12}),
     "block.rezero.cross_attn": Case(around={"memory_width": 12}),
     "block.conformer.cross_attn": Case(around={"memory_width": 12}),
-    "block.layer_input.cross_attn": Case(around={"memory_width": 12}),
     "block.two_mixers.cross_attn": Case(around={"memory_width": 12}),
+    "block.*layer_input.cross_attn": Case(around={"memory_width": 12}),
+    "block.alternating_updates.cross_attn": Case(around={"memory_width": 12}),
+    "block.alternating_*.laurel_norm": Case({"laurel_rank": 2}),
     "block.*hyper_connected.cross_attn": Case(around={"memory_width": 12}),
     # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.*_head*.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
@@ -295,7 +308,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.mamba2_scaled.eps": Case({"gated_norm": "after_gate"}),
     "attention.mlstm.divisor_eps": Case(instead=[0.5]),  # the norm takes away most of it
     "attention.*_head*.rotate_values": Case(around=ROTARY),
-    "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
+    "attention.*multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.*_head*.window_sides": Case({"window": 3}),
     # What the last layer attends to is that of another one if this value differs.
     "attention.cross_layer.n_heads": Case(also={"n_kv_heads": 2, "head_dim": 8}),
@@ -307,6 +320,8 @@ FIELDS: Mapping[str, Case] = {
     "attention.cross_layer.chunk": Case(instead=[3]),
     "*.slope": Case({"activation": "prelu"}),
     "*.beta": Case({"activation": "swish"}),
+    # Without gates below 0, `relu` is `none`.
+    "ffn.sparse_glu.activation": Case({"activation": "none"}, instead=["gelu", "silu"]),
     "ffn.*.activation": Case({"activation": "none"}),
     "ffn.*moe.limit": Case({"expert": "clamped_glu"}),
     "ffn.*moe.shared_gate": Case({"shared_d_ff": 4}),

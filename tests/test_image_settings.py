@@ -97,6 +97,21 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "do_center_crop": None,
         **IMAGENET,
     },
+    "gemma4": {
+        "image_processor_type": "Gemma4ImageProcessor",
+        "image_seq_length": 70,
+        "max_soft_tokens": 70,
+        "patch_size": 2,
+        "do_normalize": False,
+    },
+    "gemma4, normalised": {
+        "image_processor_type": "Gemma4ImageProcessorFast",
+        "max_soft_tokens": 140,
+        "pooling_kernel_size": 2,
+        "patch_size": 1,
+        "do_normalize": True,
+        **IMAGENET,
+    },
     "idefics3, not split": {
         "image_processor_type": "Idefics3ImageProcessor",
         "size": {"longest_edge": 40},
@@ -168,7 +183,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
 MODEL_TYPES += ["clip", "metaclip_2", "chinese_clip", "siglip", "dinov2", "gemma3", "paligemma"]
 MODEL_TYPES += ["idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "mistral3", "blip"]
-MODEL_TYPES += ["qwen3_vl", "qwen3_5", "qwen3_5_moe", "internvl"]
+MODEL_TYPES += ["qwen3_vl", "qwen3_5", "qwen3_5_moe", "internvl", "gemma4"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -190,6 +205,11 @@ def their_pixels(processor: Any, image: Image.Image) -> np.ndarray:
     together, as they are in the first frame."""
     made = processor(images=image, return_tensors="np")
     pixels: np.ndarray = made["pixel_values"]
+    if "image_position_ids" in made:
+        n_real, side = int((made["image_position_ids"][0, :, 0] >= 0).sum()), processor.patch_size
+        columns = int(made["image_position_ids"][0, :, 0].max()) + 1
+        cells = pixels[0, :n_real].reshape(-1, columns, side, side, 3)
+        return cells.transpose(4, 0, 2, 1, 3).reshape(3, -1, columns * side)
     if "image_grid_thw" not in made:
         return pixels[0]
     merge, side = processor.merge_size, processor.patch_size
@@ -346,7 +366,7 @@ def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_
     "processor",
     [
         *("CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip", "Gemma3", "Idefics3", "SmolVLM"),
-        *("Qwen2VL", "Pixtral", "GotOcr2", "LlavaNext", "LlavaOnevision"),
+        *("Qwen2VL", "Pixtral", "GotOcr2", "LlavaNext", "LlavaOnevision", "Gemma4"),
     ],
 )
 def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
@@ -382,7 +402,10 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "processor",
-    ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Qwen2VL", "Pixtral", "GotOcr2"],
+    [
+        *("CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip", "Gemma3", "Gemma4", "Qwen2VL", "Pixtral"),
+        "GotOcr2",
+    ],
 )
 def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
     made = getattr(transformers, f"{processor}ImageProcessorPil")()

@@ -575,10 +575,10 @@ def test_unknown_model_type(source: Path) -> None:
 
 
 def test_a_model_type_that_no_family_reads_is_no_misspelt_one(source: Path) -> None:
-    """Gemma 4 with images and sounds is another model than Gemma."""
-    change_config(source, model_type="gemma4")
+    """Gemma 3n is another model than Gemma 3."""
+    change_config(source, model_type="gemma3n")
     message = refused(source, at="config.json")
-    assert "no family reads the model_type `gemma4`" in message
+    assert "no family reads the model_type `gemma3n`" in message
     assert "did you mean" not in message
 
 

@@ -373,8 +373,10 @@ def test_whether_tables_are_tied_is_stated_outside(tmp_path: Path, outer: bool |
 
 def test_without_part_the_error_names_it(tmp_path: Path) -> None:
     written("gemma4", tmp_path / "source")
+    config = tmp_path / "source/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "gemma5"}))
     message = refused(tmp_path / "source", part=None)
-    assert "no family reads the model_type `gemma4`" in message
+    assert "no family reads the model_type `gemma5`" in message
     assert "`zoo import --part text` reads the `gemma4_text` of its `text_config`" in message
     for other in ("unheard_of", ["gemma4_text"]):
         change(tmp_path / "source", text={"model_type": other})

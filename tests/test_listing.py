@@ -79,14 +79,14 @@ def test_models_stand_below_the_registry_that_names_them() -> None:
 def test_the_default_of_a_slot_is_marked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "components", "norm.*"]) == 0
     before = capsys.readouterr().out
-    assert "layer_norm    Layer normalisation (the default)\n" in before
+    assert "layer_norm             Layer normalisation (the default)\n" in before
     assert before.count("(the default)") == 1
     (project / "registry.toml").write_text(
         'format = 1\n[defaults]\nnorm = { kind = "rms_norm", override = true }\n'
     )
     assert run(["list", "components", "norm.*"]) == 0
     after = capsys.readouterr().out
-    assert "rms_norm      Root mean square normalisation (the default)\n" in after
+    assert "rms_norm               Root mean square normalisation (the default)\n" in after
     assert after.count("(the default)") == 1
 
 

@@ -25,6 +25,7 @@ from test_image_models import draw
 from test_run_images_in_text import N_NEW, Published, run
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
+from transformers.models.gemma4 import image_processing_pil_gemma4
 from transformers.models.pixtral import image_processing_pil_pixtral as image_processing_pil
 from trials import Refused
 
@@ -60,6 +61,38 @@ def of_gemma3(tokenizer: Any) -> Any:
     size = {"height": 12, "width": 12}
     images = transformers.Gemma3ImageProcessorPil(size=size)
     return transformers.Gemma3Processor(images, tokenizer, image_seq_length=4)
+
+
+class Gemma4Processor(transformers.Gemma4Processor):
+    """Without the processors of sounds and videos, of which the latter needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        self.image_token, self.image_token_id = tokenizer.image_token, 90
+        self.boi_token, self.eoi_token = tokenizer.boi_token, tokenizer.eoi_token
+        self.boa_token = self.eoa_token = self.audio_token = "<audio>"
+        self.audio_token_id, self.video_token, self.video_token_id = 200, "<video>", 201
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+
+class Gemma4ImageProcessorPil(transformers.Gemma4ImageProcessorPil):
+    """That with fewer squares too than published models have."""
+
+    def __init__(self, **given: Any) -> None:
+        with few_squares():
+            super().__init__(**given)
+
+    def _preprocess(self, *given: Any, **more: Any) -> Any:
+        with few_squares():
+            return super()._preprocess(*given, **more)
+
+
+def few_squares() -> Any:
+    return mock.patch.object(image_processing_pil_gemma4, "_SUPPORTED_SOFT_TOKENS", (4,))
+
+
+def of_gemma4(tokenizer: Any) -> Any:
+    """Of each image it makes up to 4 squares of 3 x 3 patches."""
+    return Gemma4Processor(Gemma4ImageProcessorPil(patch_size=2, max_soft_tokens=4), tokenizer)
 
 
 def of_idefics3(tokenizer: Any) -> Any:
@@ -187,6 +220,12 @@ KINDS = {
             "eoi_token": "<end_of_image>",
         },
         of_gemma3,
+    ),
+    "gemma4": Kind(
+        "<|image|>",
+        {90: "<|image|>", 91: "<|image>", 92: "<image|>"},
+        {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"},
+        of_gemma4,
     ),
     "idefics3": Kind(
         "<image>",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zoo.purpose import InsertedImages, Tiling
+from zoo.purpose import AnySize, InsertedImages, Tiling
 from zoo.transformer import Pixels, TiledImage
 
 
@@ -41,16 +41,18 @@ def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
     raise ValueError(f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}")
 
 
-def check_images_of_any_size(images: object, channels: int, unit: int) -> tuple[torch.Tensor, ...]:
+def check_images_of_any_size(
+    images: object, channels: int, cut: AnySize
+) -> tuple[torch.Tensor, ...]:
     """Return images, each (channels, height, width), after checking that they are such, and that
-    their sides are multiples of `unit`.
+    they can be cut so.
 
     Raises:
         TypeError: they are neither a tensor nor a list of tensors, or not of floating-point
             numbers.
         ValueError: the shape of one is wrong, or there are none.
     """
-    sizes = f"({channels}, height, width)"
+    sizes, unit, longest = f"({channels}, height, width)", cut.unit, cut.longest
     if not isinstance(images, torch.Tensor | list | tuple):
         raise TypeError(
             f"this model takes a list of images, tensors {sizes}, not a {type(images).__name__}"
@@ -76,6 +78,11 @@ def check_images_of_any_size(images: object, channels: int, unit: int) -> tuple[
         if not found[1] * found[2] or found[1] % unit or found[2] % unit:
             raise ValueError(
                 f"the height and the width of an image are multiples of {unit} pixels, and image "
+                f"{number} has {found[1]} x {found[2]}"
+            )
+        if longest is not None and max(found[1:]) > longest:
+            raise ValueError(
+                f"the height and the width of an image are {longest} pixels at most, and image "
                 f"{number} has {found[1]} x {found[2]}"
             )
     return tuple(images)

@@ -19,16 +19,23 @@ class AnySize(NamedTuple):
         patch_size: the side of a patch, in pixels.
         merge: the side of the squares of patches that become one state, in patches.
         frames: how many times an image stands in a patch, as if it were so many of a film.
+        most_patches: the most patches in a row and in a column; None for no limit.
     """
 
     patch_size: int
     merge: int
     frames: int
+    most_patches: int | None = None
 
     @property
     def unit(self) -> int:
         """The side, in pixels, of what becomes one state: sides of images are multiples of it."""
         return self.patch_size * self.merge
+
+    @property
+    def longest(self) -> int | None:
+        """The longest side of an image, in pixels; None for no limit."""
+        return None if self.most_patches is None else self.most_patches * self.patch_size
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """The numbers of rows and of columns of the states of an image of this size."""

@@ -412,6 +412,12 @@ class Embedding(Plugin):
         return None
 
     @property
+    def longest(self) -> int | None:
+        """The length of the longest sequence, and so the most rows and the most columns of patches
+        if it tells these apart; None if there is none."""
+        return None
+
+    @property
     def n_vectors(self) -> int | None:
         """The number of vectors that an image becomes; None if it is not called with images."""
         return None
@@ -505,7 +511,8 @@ class Head(Plugin):
 
 class Merging(Component):
     """Makes one state of the residual streams of a token. Module: `forward(x)`, (..., n_streams,
-    d_model) to (..., d_model)."""
+    d_model) to (..., d_model); and if the streams do not all begin as the embedded state,
+    `split(x)`, (..., d_model) to (..., n_streams, d_model)."""
 
     d_model: Given[int]
     n_streams: Given[int]
@@ -515,7 +522,8 @@ class Block(Plugin):
     """One layer of a stack. Module: `forward(x, context)` returns the new states (..., length,
     d_model) and the attention weights as a mapping of kind to tensor, empty unless asked for. With
     a `merging`, the states are (..., length, n_streams, d_model): the embedded ones, in each of so
-    many residual streams, and after the last layer the stack merges them."""
+    many residual streams or as the merging splits them, and after the last layer the stack merges
+    them."""
 
     vocab: Given[int | None] = None
     """The size of the vocabulary, in a stack that is called with ids."""

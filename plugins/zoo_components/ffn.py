@@ -1,6 +1,8 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -85,6 +87,32 @@ class Glu(Mlp):
     """The activation of the gate."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the product."""
+
+
+class SparseGlu(Glu):
+    """A gated linear unit of which only the largest gates are open: down(dropout(sub_norm(
+    activation(relu(g - m - s q)) * up(x)))) with g = gate(x), its mean m and standard deviation s
+    over the hidden units, and q the quantile of the normal distribution below which a share
+    `sparsity` lies (the statistical top-k of Spark Transformer: You et al. 2025, arXiv:2506.06644;
+    Gemma 3n)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"sparsity": 0.5}
+    sparsity: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """The share of gates that are closed, if they are distributed normally."""
+
+    def _cuts(self) -> tuple[None, None]:
+        return None, None
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        return replace(whole, label=f"{whole.label}, sparsity {self.sparsity:g}")
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.ffn import SparseGate
+
+        module = super().build()
+        module.activation = SparseGate(module.activation, self.sparsity)
+        return module
 
 
 class Conv1d(Activated, FeedForward):

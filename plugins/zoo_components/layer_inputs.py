@@ -23,10 +23,10 @@ class LayeredTokens(TokenEmbedding):
     """The embedding `tokens`, which also makes an input for each layer (the per-layer embeddings of
     Gemma 3n and 4): (norm(map(x) / sqrt(d_model)) + sqrt(d_layer_input) * table[ids]) / sqrt(2),
     where x is what the embedding `tokens` returns, and the map and the table have a part for each
-    layer. The block `layer_input` reads it."""
+    layer. The block `layer_input` reads it. Of a vector that is no token's, such as a state of an
+    image, the table has that of the token 0."""
 
     example: ClassVar[Mapping[str, Any]] = {"d_layer_input": 4}
-    takes_inserted: ClassVar[bool] = False
     d_layer_input: Size
     """The width of each layer's input."""
     layer_input_norm: Annotated[Norm, Slot("norm", width="d_layer_input")]
@@ -43,13 +43,18 @@ class LayeredTokens(TokenEmbedding):
         return self.d_layer_input
 
     @property
+    def _table_vocab(self) -> int:
+        """The number of tokens that the table of the layers has."""
+        return stated(self.vocab)
+
+    @property
     def _all_widths(self) -> int:
         return stated(self.n_layers) * self.d_layer_input
 
     def layout(self) -> Layout:
         inputs = Layout(
             {
-                "tokens": embedding(stated(self.vocab), self._all_widths, cut=BY_VOCABULARY),
+                "tokens": embedding(self._table_vocab, self._all_widths, cut=BY_VOCABULARY),
                 "proj": linear(self.d_model, self._all_widths, bias=False),
                 "norm": self.layer_input_norm.layout(),
             }
@@ -61,13 +66,38 @@ class LayeredTokens(TokenEmbedding):
 
         module = super().build(scheme)
         module.layer_inputs = LayerInputs(
-            vocab=stated(self.vocab),
+            vocab=self._table_vocab,
             d_model=self.d_model,
             n_layers=stated(self.n_layers),
             width=self.d_layer_input,
             norm=self.layer_input_norm.build(),
         )
         return module
+
+
+class PartlyLayeredTokens(LayeredTokens):
+    """The embedding `layered_tokens`, whose table of the layers has fewer tokens than the model:
+    the others have that of the token 0 (Gemma 3n)."""
+
+    example: ClassVar[Mapping[str, Any]] = {**LayeredTokens.example, "layer_vocab": 3}
+    layer_vocab: Size
+    """The number of tokens of that table, which are the first of the model's."""
+
+    @model_validator(mode="after")
+    def _check_layer_vocab(self) -> Self:
+        if self.layer_vocab >= stated(self.vocab):
+            raise contradiction(
+                f"a table of {self.layer_vocab} tokens is for all {self.vocab} of the model: state "
+                "`layered_tokens`",
+                "layer_vocab",
+                "kind",
+                "vocab",
+            )
+        return self
+
+    @property
+    def _table_vocab(self) -> int:
+        return self.layer_vocab
 
 
 class GatedInput(Activated, FeedForward):

@@ -183,7 +183,7 @@ class NativeImageTextDecoder(InsertingDecoder):
     @property
     def _any_size(self) -> AnySize:
         _, frames, patch_size = stated(self.image.embedding.patch_shape)
-        return AnySize(patch_size, self.projector.merge, frames)
+        return AnySize(patch_size, self.projector.merge, frames, self.image.embedding.longest)
 
     @property
     def _inserted_images(self) -> InsertedImages:

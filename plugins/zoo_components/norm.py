@@ -90,6 +90,28 @@ class RmsNorm(Norm):
         )
 
 
+class StandardizedRmsNorm(Norm):
+    """Root mean square normalisation without a weight of what is standardized before, by a mean and
+    a scale of each element that were measured in training and are not learned (the states of images
+    in Gemma 4): y / sqrt(mean(y**2) + eps) with y = scale * (sqrt(width) * x - mean)."""
+
+    eps: PositiveFloat = 1e-6
+    """Added to the mean of squares, inside the root."""
+
+    def layout(self) -> Layout:
+        return Layout(
+            {
+                "mean": Tensor((self.width,), "constant", buffer=True),
+                "scale": Tensor((self.width,), "constant", value=1.0, buffer=True),
+            }
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.norm import StandardizedRmsNorm as Module
+
+        return Module(self.width, eps=self.eps)
+
+
 class ScaleNorm(Norm):
     """Scaled l2 normalisation (Nguyen and Salazar 2019, arXiv:1910.05895):
     weight * x / max(|x|, eps) with one learned weight, which starts at sqrt(width)."""

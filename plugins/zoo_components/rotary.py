@@ -189,6 +189,24 @@ class AlternatingAxialRotary(AxialRotary):
         return self._module(AlternatingAxialRotaryPositions)
 
 
+class HalvesAxialRotary(AxialRotary):
+    """Queries and keys of the patches of an image of any size are rotated by angles that grow with
+    the column of the patch, in the first half of the elements of a head, and with its row, in the
+    second half, each of which has pairs of its own (Gemma 4). Of the n pairs of a half, the k-th is
+    rotated by c / base**(k / n), where c is the column or the row, counted from 0. Of a token
+    without a row and a column, both are the position."""
+
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 100.0
+    """The longest wavelength is about 2 pi times this, in patches."""
+    pairs: Literal["half", "interleaved"] = "half"
+    """Which elements of a half form a pair: k and k + width / 4, or 2k and 2k + 1."""
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import HalvesAxialRotaryPositions
+
+        return self._module(HalvesAxialRotaryPositions)
+
+
 class MultimodalRotary(Rotary):
     """Rotary positions of texts with images in them (M-RoPE; Qwen2-VL: Wang et al. 2024,
     arXiv:2409.12191, section 2.1): some pairs are rotated by the time of a token, some by its row

@@ -360,9 +360,9 @@ class Stack(Component):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens that positions and attentions allow; None for no limit."""
-        own = self.position.longest
-        return min([*self._limits, *([] if own is None else [own])], default=None)
+        """The most tokens that positions, the embedding and attentions allow; None for no limit."""
+        own = [one for one in (self.position.longest, self.embedding.longest) if one is not None]
+        return min([*self._limits, *own], default=None)
 
     @property
     def _limits(self) -> list[int]:

@@ -104,9 +104,12 @@ def is_computed(tensor: Tensor, other: Tensor) -> bool:
 @torch.no_grad()
 def fill(tensor: Tensor, owner: nn.Module, random: torch.Generator) -> None:
     """Random values of the size that a trained model has: 0.2 around the value of what starts as a
-    constant, as norms and biases do, and about 1 / sqrt(inputs) for matrices."""
+    constant, as norms and biases do, or around 1 for infinite bounds, and about 1 / sqrt(inputs)
+    for matrices."""
     noise = torch.randn(tensor.shape, generator=random)
-    if bool((tensor == tensor.flatten()[0]).all()):
+    if bool(tensor.isinf().all()):
+        tensor.copy_(tensor.sign() + 0.2 * noise)
+    elif bool((tensor == tensor.flatten()[0]).all()):
         tensor.add_(0.2 * noise)
     elif isinstance(owner, nn.Embedding):
         tensor.copy_(0.4 * noise)

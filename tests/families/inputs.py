@@ -193,7 +193,8 @@ def sounding(case: Case, config: PreTrainedConfig, random: torch.Generator) -> I
 def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
     """Texts of one length, in each of which an image of another size stands, and texts alone."""
     vision = config.vision_config
-    merge = getattr(config, "spatial_merge_size", getattr(vision, "spatial_merge_size", 1))
+    names = ("spatial_merge_size", "pooling_kernel_size")
+    merge = next((n for one in (config, vision) for k in names if (n := getattr(one, k, None))), 1)
     unit = vision.patch_size * merge
     assert case.image_sizes is not None
     sizes = [(height, width) for height, width in case.image_sizes]

@@ -58,6 +58,9 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
             of_any_size = tiled_images(images)
         elif "image_sizes" in taken(model):
             of_any_size = padded_images(images)
+        elif "image_position_ids" in taken(model):
+            of_any_size = padded_patches(images, model.config.vision_config.patch_size)
+            of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
         else:
             of_any_size = images_of_any_size(images, model.config)
             of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
@@ -142,6 +145,25 @@ def padded_images(images: Iterable[Tensor]) -> Outputs:
     for place, image in zip(pixels, found, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
     return {"pixel_values": pixels, "image_sizes": sizes}
+
+
+def padded_patches(images: Iterable[Tensor], side: int) -> Outputs:
+    """Images as the image processor of Gemma 4 gives them: their patches, row by row, with the
+    columns and the rows of these, and behind them zeros at -1."""
+    patches, places = [], []
+    for image in images:
+        rows, columns = (size // side for size in image.shape[1:])
+        cells = [(row, column) for row in range(rows) for column in range(columns)]
+        of_image = [
+            image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in cells
+        ]
+        patches.append(torch.stack([one.movedim(0, -1).flatten() for one in of_image]))
+        places.append(torch.tensor([(column, row) for row, column in cells]))
+    pad = nn.utils.rnn.pad_sequence
+    return {
+        "pixel_values": pad(patches, batch_first=True),
+        "image_position_ids": pad(places, batch_first=True, padding_value=-1),
+    }
 
 
 def tiled_images(images: Iterable[TiledImage]) -> Outputs:

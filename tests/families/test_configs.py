@@ -835,6 +835,34 @@ REFUSED = {
         inside("gemma3", "text_config", use_bidirectional_attention=True),
         "texts in which all tokens attend to later ones are not read",
     ),
+    "a text of Gemma 4 that sees later tokens": (
+        inside("gemma4", "text_config", use_bidirectional_attention="all"),
+        "texts in which all tokens attend to later ones are not read",
+    ),
+    "a Gemma 4 without an encoder of images": (
+        tiny("gemma4", vision_config=None),
+        "without an encoder of images, it is a gemma4_text",
+    ),
+    "inputs of layers with another padding": (
+        inside("gemma4", "text_config", pad_token_id=3),
+        "or with another padding than 0, are not read",
+    ),
+    "patches with positions of texts": (
+        inside("gemma4", "vision_config", rope_parameters={"rope_type": "linear", "factor": 2.0}),
+        "positions of patches of another type than axial are not read",
+    ),
+    "another stream than the first": (
+        tiny("gemma3n_text", altup_active_idx=1),
+        "layers that compute another stream than the first are not read",
+    ),
+    "inputs of layers that are not scaled": (
+        tiny("gemma3n_text", altup_correct_scale=False),
+        "layers whose own inputs are gated by what is not scaled are not read",
+    ),
+    "a Gemma 3n without inputs of layers": (
+        tiny("gemma3n_text", hidden_size_per_layer_input=0),
+        "without inputs of each layer, it is not read",
+    ),
     "the states after the last layer": (
         tiny("llava", vision_feature_layer=-1),
         "the states of images are read after the first layer of their encoder and, unless it is",

@@ -151,10 +151,11 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
 
 def _in_order(block: Child) -> list[Child]:
     """Return the components of a block in the order of its layout; one without tensors follows the
-    field before it."""
+    field before it. One whose tensors are inside of another part is not drawn for itself."""
     inside = [c for c in children(block.component, block.path) if not is_absent(c.component)]
     layout = block.component.layout()
     names, order = layout_names(inside, layout), list(layout.parts)
+    inside = [c for c in inside if c.name in names or c.component.layout().is_empty]
     places = {"": -1}
     for child in inside:
         before = next(reversed(places.values()))

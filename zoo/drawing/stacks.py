@@ -90,14 +90,14 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
     without = tuple(c.name for c in before)
     layers, notes = layers_of(stack, inside, layout)
     drawn = (Embedding, Position, Block, Init)
-    order = [*layout.parts]
-    after = [
-        (order.index(names[c.name]) if c.name in names else len(order), box_of(c))
+    after = {
+        names.get(c.name, c.name): box_of(c)
         for c in inside
         if not isinstance(c.component, drawn)
         and not isinstance(c.mark, LayerRules)
         and (c.name in names or not c.component.layout().parts)
-    ]
+    } | _unnamed(stack, layout, names)
+    order = [*layout.parts, *after]
     column = Column(
         path=stack.path,
         name=stack.name,
@@ -107,7 +107,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         before=tuple(box_of(c) for c in before),
         layers=layers,
         note=", ".join(filter(None, [layout.label, *notes])),
-        after=_in_order([*after, *_unnamed(stack, layout, names)]),
+        after=tuple(after[name] for name in sorted(after, key=order.index)),
         memory=None,
     )
     if any(
@@ -137,19 +137,12 @@ def _sum_norms(embedding: Child) -> list[Child]:
     return [c for c in inside if c.name == name and not is_absent(c.component)]
 
 
-def _in_order(boxes: Sequence[tuple[int, Box]]) -> tuple[Box, ...]:
-    """Return boxes in the order of their places in the layout."""
-    return tuple(box for _, box in sorted(boxes, key=lambda pair: pair[0]))
-
-
-def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[tuple[int, Box]]:
-    """Return boxes for the tensors of a stack that belong to no component inside it, with their
-    places in its layout."""
-    boxes: list[tuple[int, Box]] = []
-    for place, (name, part) in enumerate(layout.parts.items()):
+def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> dict[str, Box]:
+    """Return boxes for the tensors of a stack that belong to no component inside it, by name."""
+    boxes: dict[str, Box] = {}
+    for name, part in layout.parts.items():
         if isinstance(part, Tensor) or (isinstance(part, Layout) and name not in names.values()):
             count = part.size if isinstance(part, Tensor) else part.n_parameters
             detail = f"{short_number(count)} parameters"
-            box = Box(f"{stack.path}.{name}".strip("."), "other", name, name=detail)
-            boxes.append((place, box))
+            boxes[name] = Box(f"{stack.path}.{name}".strip("."), "other", name, name=detail)
     return boxes

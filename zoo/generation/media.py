@@ -73,9 +73,9 @@ def images_in(prompt: Rows, given: Pixels, how: Generation, name: str, dtype: to
     elif stated.any_size is None:
         images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
     else:
-        channels, unit = stated.shape[0], stated.any_size.unit
+        channels, cut = stated.shape[0], stated.any_size
         images = read_images_of_any_size(
-            given, what="images", channels=channels, unit=unit, dtype=dtype
+            given, what="images", channels=channels, cut=cut, dtype=dtype
         )
     n_states = n_states_of(images, stated)
     return Media("images", images, _of_rows(prompt, n_states, stated.image_id, "image"))

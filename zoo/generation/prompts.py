@@ -12,7 +12,7 @@ import torch
 
 from zoo.errors import InputError
 from zoo.image_inputs import check_images, check_images_of_any_size, check_tiled_images
-from zoo.purpose import InsertedSounds, Tiling
+from zoo.purpose import AnySize, InsertedSounds, Tiling
 from zoo.sound_inputs import check_sounds
 from zoo.transformer import Spectrogram, TiledImage
 
@@ -258,7 +258,7 @@ def read_images(
 
 
 def read_images_of_any_size(
-    x: object, *, what: str, channels: int, unit: int, dtype: torch.dtype
+    x: object, *, what: str, channels: int, cut: AnySize, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
     """Check images of any size, and return each as (channels, height, width).
 
@@ -266,7 +266,7 @@ def read_images_of_any_size(
         x: images of any floating-point dtype.
         what: the name of the argument, for messages.
         channels: the number of channels of the model's images.
-        unit: what their sides are multiples of, in pixels.
+        cut: how the model cuts them.
         dtype: the model's, to which the images are converted.
 
     Raises:
@@ -276,7 +276,7 @@ def read_images_of_any_size(
     if isinstance(x, torch.Tensor) and x.dim() == 3:
         x = x[None]
     try:
-        images = check_images_of_any_size(x, channels, unit)
+        images = check_images_of_any_size(x, channels, cut)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: {error}") from None
     for image in images:

@@ -164,6 +164,11 @@ class ImageSettings(BaseModel):
     exceeds, and know no numbers of pixels."""
     temporal_patch_size: _Pixels | None = None
     """The number of frames of a film that a patch spans."""
+    pooling_kernel_size: _Pixels | None = None
+    """As `merge_size`, of image processors that give an image as many such squares as it may have.
+    None for others."""
+    max_soft_tokens: _Pixels | None = None
+    """The most squares of an image."""
     min_pixels: _Pixels | None = None
     """The fewest pixels that an image becomes; `shortest_edge` of `size` is another name of it."""
     max_pixels: _Pixels | None = None
@@ -201,6 +206,9 @@ class ImageSettings(BaseModel):
             )
         if self.merge_size is not None:
             self._check_any_size()
+            return self
+        if self.pooling_kernel_size is not None:
+            self._check_budget()
             return self
         if self.size is None:
             raise ValueError("there is no `size`")
@@ -260,6 +268,18 @@ class ImageSettings(BaseModel):
         if self.do_center_crop or self.max_image_size is not None or self.do_pad:
             raise ValueError("images of any size are neither cropped, nor divided, nor padded")
 
+    def _check_budget(self) -> None:
+        unit, most = self.unit, self.max_soft_tokens
+        if unit is None or most is None:
+            raise ValueError("`pooling_kernel_size` needs a `patch_size` and `max_soft_tokens`")
+        if most * unit**2 > MAX_PIXELS:
+            raise ValueError(
+                f"{most} squares (`max_soft_tokens`) of {unit} x {unit} pixels have more than "
+                f"{MAX_PIXELS:,}"
+            )
+        if self.do_center_crop or self.max_image_size is not None or self.do_pad:
+            raise ValueError("images of any size are neither cropped, nor divided, nor padded")
+
     def _check_at_most(self, size: Size) -> None:
         if size.shortest_edge is not None:
             raise ValueError(
@@ -275,6 +295,8 @@ class ImageSettings(BaseModel):
         Raises:
             InputError: it is too long for its width.
         """
+        if self.pooling_kernel_size is not None:
+            return self._resized_to_budget(height, width)
         if self.size is None:
             return self._resized_freely(height, width)
         if self.patch_size is not None:
@@ -318,6 +340,20 @@ class ImageSettings(BaseModel):
             rows, columns = math.ceil(height * grow / unit), math.ceil(width * grow / unit)
         return rows * unit, columns * unit
 
+    def _resized_to_budget(self, height: int, width: int) -> tuple[int, int]:
+        """`resized` to as many squares as there may be: `get_aspect_ratio_preserving_size` in
+        `transformers`, whose roundings are followed."""
+        unit, most = self.unit, self.max_soft_tokens
+        assert unit is not None  # `_check_budget`
+        assert most is not None
+        factor = math.sqrt(most * unit**2 / (height * width))
+        rows, columns = (math.floor(factor * side / unit) for side in (height, width))
+        if rows == 0:
+            rows, columns = 1, min(max(width // height, 1), most)
+        elif columns == 0:
+            rows, columns = min(height // width, most), 1
+        return rows * unit, columns * unit
+
     def tiles(self, height: int, width: int) -> tuple[int, int]:
         """The numbers of rows and of columns of the tiles of an image of this height and width,
         whose shape is closest to its own. Of equal shapes, it is the largest of which the image has
@@ -359,7 +395,9 @@ class ImageSettings(BaseModel):
     @property
     def unit(self) -> int | None:
         """What the sides of images of any size are multiples of; None for images of one size."""
-        return None if self.patch_size is None else self.patch_size * (self.merge_size or 1)
+        if self.patch_size is None:
+            return None
+        return self.patch_size * (self.merge_size or self.pooling_kernel_size or 1)
 
     @property
     def square(self) -> int | None:
@@ -383,6 +421,9 @@ class ImageSettings(BaseModel):
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
 """The settings that only image processors of images of any size have; with a `merge_size`, they
 need all of them."""
+_OF_BUDGET = ("pooling_kernel_size", "max_soft_tokens")
+"""The settings that only image processors have that give images as many squares as they may
+have."""
 _OF_TILES = ("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches")
 """The settings that only image processors have that make tiles."""
 _FIELDS = ImageSettings.model_fields.keys() - {"order"}
@@ -399,7 +440,8 @@ class _Processor(NamedTuple):
     @property
     def fields(self) -> Set[str]:
         """The settings that it has."""
-        of_others = {*_OF_TILES, *(() if "merge_size" in self.defaults else _OF_ANY_SIZE)}
+        of_others = {*_OF_TILES, *_OF_BUDGET}
+        of_others |= {*(() if "merge_size" in self.defaults else _OF_ANY_SIZE)}
         return _FIELDS - (of_others - self.defaults.keys()) - self.inert
 
 

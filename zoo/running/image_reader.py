@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import Parts, parts_of, pixels_of, square_of
-from zoo.images.settings import TYPE, ImageSettings, PublishedSettings, read_image_settings
+from zoo.images.settings import (
+    TOO_LONG,
+    TYPE,
+    ImageSettings,
+    PublishedSettings,
+    read_image_settings,
+)
 from zoo.purpose import AnySize, Tiling
 from zoo.spec import ModelSpec
 from zoo.wording import counted
@@ -65,7 +71,7 @@ class ImageReader:
         published = read_image_settings(self.folder, self.config, self.fixed)
         self._check_size(published)
         settings = published.settings
-        if self.any_size is None or settings.merge_size is not None:
+        if self.any_size is None or settings.merge_size or settings.pooling_kernel_size:
             return settings
         # The processor around it states the model's in the place of its own.
         return settings.model_copy(update={"patch_size": self.any_size.unit})
@@ -126,16 +132,20 @@ class ImageReader:
             message = f"by these settings images become of one size, and {name} takes those of any"
             hint = "state an image processor of such images, such as `Qwen2VLImageProcessor`"
             raise WeightsError(message, published.file.place(TYPE), hint)
-        if settings.merge_size is None:
-            return
-        for key, wanted in (
-            ("patch_size", self.any_size.patch_size),
-            ("merge_size", self.any_size.merge),
-            ("temporal_patch_size", self.any_size.frames),
-        ):
+        for key, wanted in self._wanted(settings, self.any_size):
             if (found := getattr(settings, key)) != wanted:
                 message = f"by these settings `{key}` is {found}, and that of {name} is {wanted}"
                 raise WeightsError(message, published.file.place(key))
+
+    @staticmethod
+    def _wanted(settings: ImageSettings, cut: AnySize) -> list[tuple[str, int]]:
+        """What settings of images of any size are to be, as the model cuts them."""
+        if settings.merge_size is not None:
+            frames = ("temporal_patch_size", cut.frames)
+            return [("patch_size", cut.patch_size), ("merge_size", cut.merge), frames]
+        if settings.pooling_kernel_size is not None:
+            return [("patch_size", cut.patch_size), ("pooling_kernel_size", cut.merge)]
+        return []
 
     def _check_tiling(self, published: PublishedSettings) -> None:
         found, wanted = published.settings.tiling, self.tiling
@@ -161,6 +171,13 @@ class ImageReader:
                     f"the image has {made[0]} x {made[1]} pixels, and the sides of those that "
                     f"the model takes are multiples of {unit}",
                     help="the settings of images resize none: give it images of such sides",
+                )
+            longest = None if self.any_size is None else self.any_size.longest
+            if longest is not None and max(made) > longest:
+                raise InputError(
+                    f"the image becomes {made[1]:,} x {made[0]:,} pixels, and no side of those "
+                    f"that the model takes is longer than {longest:,}",
+                    help=TOO_LONG,
                 )
             return
         if list(made) != wanted:

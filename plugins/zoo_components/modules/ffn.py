@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -44,6 +46,26 @@ class Mlp(nn.Module):
         else:
             hidden = activated(self.gate_proj, self.activation, x) * self.up_proj(x)
         return self.down_proj(self.dropout(self.sub_norm(hidden)))
+
+
+class SparseGate(nn.Module):
+    """activation(relu(x - mean - std * quantile)), where the mean and the standard deviation are
+    those of the gates of a token, and the quantile is that of the normal distribution (You et al.
+    2025, arXiv:2506.06644)."""
+
+    def __init__(self, activation: nn.Module, sparsity: float) -> None:
+        super().__init__()
+        self.activation = activation
+        self.quantile = NormalDist().inv_cdf(sparsity)
+
+    def extra_repr(self) -> str:
+        """The quantile, as `print(model)` shows it."""
+        return f"quantile={self.quantile:g}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_ff) to (..., d_ff)."""
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, correction=0, keepdim=True)
+        return self.activation(torch.relu(x - (mean + std * self.quantile)))
 
 
 class Conv1d(nn.Module):

@@ -31,7 +31,9 @@ class LayerInputs(nn.Module):
 
     def forward(self, ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """ids (batch, length) and their vectors x (batch, length, d_model) to (batch, length,
-        n_layers, width)."""
+        n_layers, width). Ids beyond the table, which stand for vectors that are no token's or for
+        tokens that it does not have, have its first row."""
+        ids = ids.masked_fill(ids >= self.tokens.num_embeddings, 0)
         of_states = (self.proj(x) * x.shape[-1] ** -0.5).unflatten(-1, self.shape)
         of_ids = (self.tokens(ids) * self.shape[1] ** 0.5).unflatten(-1, self.shape)
         return (self.norm(of_states) + of_ids) * 2**-0.5

@@ -104,12 +104,17 @@ class Inserted(NamedTuple):
         offsets: by how much the time, the row and the column of each are more than its position,
             (n, 3). None if all are the position.
         deep: what is added to them after each of the first layers, (n, d_model).
+        images: the number of the image of each, (n,), if its states attend to each other in both
+            directions.
+        block_layers: the numbers of the layers in which they do.
     """
 
     states: torch.Tensor
     steps: torch.Tensor | None
     offsets: torch.Tensor | None
     deep: tuple[torch.Tensor, ...] = ()
+    images: torch.Tensor | None = None
+    block_layers: frozenset[int] = frozenset()
 
     def of(self, rows: torch.Tensor) -> dict[str, Any]:
         """What a stack takes of tokens that stand for these rows, (batch, length), negative for
@@ -120,6 +125,10 @@ class Inserted(NamedTuple):
         if self.steps is not None and self.offsets is not None:
             found["steps"] = self.steps[rows].masked_fill(text, 1)
             found["offsets"] = self.offsets[rows].masked_fill(text[..., None], 0)
+
+        if self.images is not None:
+            found["blocks"] = self.images[rows].masked_fill(text, -1)
+            found["block_layers"] = self.block_layers
 
         def deepened(place: int, x: torch.Tensor) -> torch.Tensor:
             if place >= len(self.deep):
@@ -222,7 +231,7 @@ class NativeImageTextDecoder(InsertingDecoder):
 
     def _read(self, images: Pixels, *, return_attention: bool) -> tuple[Sequence[Read], Maps]:
         """As `InsertingDecoder._read`. Images of one size are read together."""
-        checked = check_images_of_any_size(images, self.channels, self.any_size.unit)
+        checked = check_images_of_any_size(images, self.channels, self.any_size)
         found: dict[int, Read] = {}
         maps: Maps = {}
         patch_size, frames = self.any_size.patch_size, self.any_size.frames

@@ -84,6 +84,31 @@ class RmsNorm(nn.Module):
         return 1 + weight if self.zero_centered else weight
 
 
+class StandardizedRmsNorm(nn.Module):
+    """y / sqrt(mean(y**2) + eps) with y = scale * (sqrt(width) * x - mean); in low precision, y is
+    rounded to it."""
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, width: int, *, eps: float) -> None:
+        super().__init__()
+        self.shape = (width,)
+        self.eps = eps
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def extra_repr(self) -> str:
+        """As for `LayerNorm`."""
+        return f"{self.shape[0]}, eps={self.eps}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., width)."""
+        # The mean is large, and what is left after the difference is not.
+        apart = widen(x) * self.shape[0] ** 0.5 - widen(self.mean)
+        return F.rms_norm((apart * widen(self.scale)).to(x.dtype), self.shape, None, self.eps)
+
+
 class ScaleNorm(nn.Module):
     """weight * x / max(|x|, eps) with a single weight (Nguyen and Salazar 2019,
     arXiv:1910.05895)."""

@@ -93,14 +93,16 @@ class RotaryPositions(PositionScheme):
         width)."""
         whole = x.shape[-1] == self.width
         turned = x if whole else x[..., : self.width]
-        if self.interleaved:
-            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        else:
-            first, second = turned.chunk(2, -1)
-            other = torch.cat([second, first], -1)
         # Not `addcmul`, which rounds once: what is rounded, and when, is a part of a model.
-        turned = turned * of_itself + other * of_other
+        turned = turned * of_itself + self._others(turned) * of_other
         return turned if whole else torch.cat([turned, x[..., self.width :]], -1)
+
+    def _others(self, x: torch.Tensor) -> torch.Tensor:
+        """The other one of the pair of each element of x (..., width)."""
+        if self.interleaved:
+            return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        first, second = x.chunk(2, -1)
+        return torch.cat([second, first], -1)
 
 
 class AxesRotaryPositions(RotaryPositions):
@@ -143,6 +145,24 @@ class AlternatingAxialRotaryPositions(AxesRotaryPositions):
         """As `AxesRotaryPositions.angles_at`."""
         each = self.frequencies(coordinates[..., 0], dtype).view(-1, self.axes).t()
         return (coordinates.to(dtype)[..., None] * each).flatten(-2)
+
+
+class HalvesAxialRotaryPositions(AxialRotaryPositions):
+    """Rotates the pairs in the first half of the elements by the column of a token, and those in
+    the second half by its row, with the same frequencies (Gemma 4)."""
+
+    def angles_at(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `AxesRotaryPositions.angles_at`."""
+        return super().angles_at(coordinates.flip(-1), dtype)
+
+    def _elements(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        halves = zip(first.chunk(2, -1), second.chunk(2, -1), strict=True)
+        return torch.cat(
+            [super(HalvesAxialRotaryPositions, self)._elements(*one) for one in halves], -1
+        )
+
+    def _others(self, x: torch.Tensor) -> torch.Tensor:
+        return super()._others(x.unflatten(-1, (2, -1))).flatten(-2)
 
 
 class MultimodalRotaryPositions(AxesRotaryPositions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -109,6 +109,7 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         inserted: torch.Tensor | None = None,
         blocks: torch.Tensor | None = None,
+        block_layers: Collection[int] | None = None,
         steps: torch.Tensor | None = None,
         offsets: torch.Tensor | None = None,
         after_layer: AfterLayer | None = None,
@@ -135,6 +136,7 @@ class Stack(nn.Module):
                 (`Embedding.takes_inserted`).
             blocks: for a causal stack, (batch, length): tokens of the same number attend to each
                 other, also to later ones; those of negative numbers only to earlier ones.
+            block_layers: the numbers of the layers in which they do; all if None.
             steps: (batch, length), by how many positions each token is after the one before it; by
                 one if None.
             offsets: (batch or 1, length, axes), by how much each coordinate of a token is more than
@@ -179,7 +181,10 @@ class Stack(nn.Module):
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, self.length(inputs), -1)
         causal = self.causal
+        own_masks: dict[int, torch.Tensor | None] = {}
         if causal and blocks is not None:
+            if block_layers is not None:
+                own_masks = dict.fromkeys({*self.order} - {*block_layers}, attended)
             attended, causal = join(attended, causal_or_same(blocks, keys.shape[-1])), False
         more = {} if inserted is None else {"inserted": inserted}
         embed = getattr(self, self.embed_name)
@@ -203,8 +208,10 @@ class Stack(nn.Module):
         make = getattr(embed, "layer_inputs", None)
         layer_inputs = None if make is None else make(inputs, x).unbind(-2)
         if self.n_streams is not None:
-            x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
-        x, maps = self.run_layers(x, context, cache, layer_inputs, after_layer)
+            split = getattr(self.merge, "split", None)
+            equal = (*x.shape[:-1], self.n_streams, -1)
+            x = x.unsqueeze(-2).expand(equal) if split is None else split(x)
+        x, maps = self.run_layers(x, context, cache, layer_inputs, after_layer, own_masks)
         if self.merge is not None:
             x = self.merge(x)
         if self.norm is not None:
@@ -261,10 +268,12 @@ class Stack(nn.Module):
         cache: Cache | None,
         layer_inputs: Sequence[torch.Tensor] | None,
         after_layer: AfterLayer | None,
+        own_masks: Mapping[int, torch.Tensor | None],
     ) -> tuple[torch.Tensor, Maps]:
         """Run the layers, each with the shared context, its position schemes and, if there are
-        some, its own of the `layer_inputs`. Return the states after the last layer, and the
-        attention weights by kind. Arguments are those of `forward`.
+        some, its own of the `layer_inputs`; those of `own_masks`, by number, are causal, with that
+        mask. Return the states after the last layer, and the attention weights by kind. Other
+        arguments are those of `forward`.
 
         Raises:
             ValueError: layers were added or removed since the stack was built.
@@ -284,6 +293,8 @@ class Stack(nn.Module):
         keys = {source: SharedKeys() for source in self.key_sources.values()}
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
+            if number in own_masks:
+                context = context._replace(mask=own_masks[number], causal=True)
             if keys:
                 context = context._replace(keys=keys.get(self.key_sources.get(place, place)))
             if layer_inputs is not None:
