@@ -51,8 +51,8 @@ class InsertingDecoder(Decoder):
             )
         if any(group.block.takes_ids for group in decoder.groups):
             raise contradiction(
-                f"a layer of the decoder reads the ids of the tokens, and {self.medium}s have none: "
-                "state another network as its `ffn`",
+                f"a layer of the decoder reads the ids of the tokens, and {self.medium}s have "
+                "none: state another network as its `ffn`",
                 "decoder.block.ffn.kind",
             )
         vocab = decoder.vocab_of_ids
