@@ -251,7 +251,8 @@ def test_states_of_inner_layers_go_through_their_map_to_inner_layers() -> None:
     into, out = drawing.lines("states")
     assert any("of layers 0" in shown for shown in drawing.texts)
     assert (encoder.path, decoder.path) == ("image.block", "decoder.block")
-    assert into[0][0] == encoder.right < deep_map.left < deep_map.right == out[0][0]
+    assert into[0][0] == encoder.right < deep_map.left
+    assert deep_map.right == pytest.approx(out[0][0], abs=0.11)  # each is rounded to a tenth
     assert out[-1][0] <= decoder.left
     assert decoder.top < out[-1][1] < decoder.bottom
     assert len(drawing.lines("vectors")) == drawing.texts.count("output") == 1

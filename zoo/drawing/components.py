@@ -26,15 +26,20 @@ Keys = Mapping[str, Sequence[str]]
 def box_of(
     child: Child, *, without: tuple[str, ...] = (), keys: Keys = MappingProxyType({})
 ) -> Box:
-    """Return the box of a component: its kind, the label of its layout, its parameters. `without`
-    names fields whose components are drawn elsewhere."""
-    count = child.component.layout().n_parameters
+    """Return the box of a component: its kind, or the name of its field if it has none; the label
+    of its layout; its parameters. `without` names fields whose components are drawn elsewhere."""
+    component, small = child.component, []
+    title = child.name
+    if isinstance(component, Plugin):
+        title, small = component.kind, [child.name]
+    if count := component.layout().n_parameters:
+        small.append(f"{short_number(count)} parameters")
     return Box(
         path=child.path,
-        role=role_of(child.component),
-        title=kind_of(child.component),
+        role=role_of(component),
+        title=title,
         told=_said(child, keys),
-        name=f"{child.name}, {short_number(count)} parameters" if count else child.name,
+        name=", ".join(small),
         hint=_hint(child),
         inner=tuple(_inner(child, without, keys)),
     )
