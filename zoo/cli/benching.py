@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 import zoo
 from zoo.cli.options import (
     Registries,
+    count_option,
     device_option,
     dtype_choice,
     json_option,
@@ -19,15 +19,6 @@ from zoo.cli.options import (
 )
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
-
-if TYPE_CHECKING:
-    from click.decorators import FC
-
-
-def _number(name: str, *, least: int, default: int, help: str) -> Callable[[FC], FC]:
-    """An option of how many there are."""
-    kind = click.IntRange(least)
-    return click.option(name, type=kind, default=default, show_default=True, help=help)
 
 
 @click.command()
@@ -39,15 +30,15 @@ def _number(name: str, *, least: int, default: int, help: str) -> Callable[[FC],
     type=click.Choice(["forward", "train", "generate"]),
     help="What to measure; may be stated again.  [default: all that a model can do]",
 )
-@_number("--batch", least=1, default=1, help="Sequences, or images, at a time.")
-@_number(
+@count_option("--batch", least=1, default=1, help="Sequences, or images, at a time.")
+@count_option(
     "--length",
     least=1,
     default=128,
     help="Tokens of each sequence; where a model reads two, of each of them.",
 )
-@_number("--new-tokens", least=2, default=32, help="Tokens that are generated after each.")
-@_number("--rounds", least=5, default=5, help="Rounds, each of all models in turn.")
+@count_option("--new-tokens", least=2, default=32, help="Tokens that are generated after each.")
+@count_option("--rounds", least=5, default=5, help="Rounds, each of all models in turn.")
 @device_option
 @click.option(
     "--dtype",

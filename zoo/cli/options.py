@@ -86,6 +86,12 @@ def folder_option(*names: str, help: str, required: bool = False) -> Callable[[F
     return click.option(*names, metavar="DIR", type=path_type, required=required, help=help)
 
 
+def count_option(name: str, *, least: int, default: int, help: str) -> Callable[[FC], FC]:
+    """An option of how many there are."""
+    kind = click.IntRange(least)
+    return click.option(name, type=kind, default=default, show_default=True, help=help)
+
+
 class AddressType(PathType):
     """A path, or an address such as `hf://owner/name`, which stays a text."""
 

@@ -63,7 +63,7 @@ class RecordedDecoding(Decoding):
         media: Media | None = None,
     ) -> None:
         check_device(model)
-        _check_recordable(model, capacity)
+        check_recordable(model, capacity)
         super().__init__(model, capacity=capacity, memory=memory, media=media, keep=True)
         self._module = model
         self._token: torch.Tensor | None = None
@@ -83,7 +83,7 @@ class RecordedDecoding(Decoding):
             return self._step()
         checked = _checked.setdefault(self._module, set())
         if len(tokens) not in checked:
-            with _waiting_refused(self.name):
+            with waiting_refused(self.name):
                 scores = self._step()
             checked.add(len(tokens))
             return scores
@@ -123,7 +123,7 @@ def check_device(model: Transformer) -> None:
         )
 
 
-def _check_recordable(model: Transformer, capacity: int) -> None:
+def check_recordable(model: Transformer, capacity: int) -> None:
     """Raise InputError if the steps of a generation up to this number of tokens differ in more than
     their tokens."""
     how, name = describe(model), model.spec.name
@@ -141,7 +141,7 @@ def _check_recordable(model: Transformer, capacity: int) -> None:
 
 
 @contextmanager
-def _waiting_refused(name: str) -> Iterator[None]:
+def waiting_refused(name: str) -> Iterator[None]:
     """Refuse operations that wait for the device, which a graph cannot record.
 
     Raises:
