@@ -31,6 +31,7 @@ from references.blocks import (
 from torch import Tensor
 
 import zoo
+from zoo.drawing.stacks import figure_of
 from zoo.errors import SpecError
 from zoo.testing import check_plugin
 from zoo_components.modules.streams import ManifoldHyperConnection
@@ -358,6 +359,14 @@ def test_layers_of_both_kinds() -> None:
     rule = {"at": [1], "block": {"kind": MANIFOLD}}
     model = zoo.build(spec_of({"kind": HYPER}, decoder={"layers": [rule]}))
     assert model(some_ids()).shape == (2, LENGTH, WIDTH)
+
+
+def test_what_merges_the_streams_is_drawn_below_the_norm_that_follows() -> None:
+    block = {"kind": "manifold_hyper_connected", "merge": "weighted"}
+    sizes = {"vocab": 11, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    spec = {"format": 1, "name": "drawn", "builder": "decoder", "block": block, **sizes}
+    (column,) = figure_of(zoo.read_spec(spec)).columns
+    assert [box.title for box in column.after] == ["merge", "layer_norm", "linear"]
 
 
 NARROW = '''

@@ -26,6 +26,8 @@ OF_A_LAYER = (
 NAMES = {
     "deepseek_v3": OF_A_LAYER,
     "deepseek_v32": OF_A_LAYER,
+    "deepseek_v4": ("mtp.0.attn.wq_a.weight", "mtp.0.ffn.gate.tid2eid", "mtp.0.norm.weight"),
+    "deepseek_v4.published": ("mtp.0.attn.wq_a.weight", "mtp.0.hc_head_fn"),
     "glm4_moe": OF_A_LAYER,
     "glm4_moe_lite": OF_A_LAYER,
     "hy_v3": OF_A_LAYER,
