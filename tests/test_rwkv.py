@@ -154,6 +154,15 @@ def layer(**block: Any) -> dict[str, Any]:
     return SPEC | {"ffn": "none", "block": {"kind": "two_mixers", **block}}
 
 
+def test_the_size_of_the_smallest_published_model() -> None:
+    """That of RWKV-4 with 169 million parameters, in closed form."""
+    vocab, d, n = 50277, 768, 12
+    sizes = {"vocab": vocab, "d_model": d, "n_layers": n, "d_ff": 4 * d}
+    norms = {"attention": "time_mixing", "embedding": {"kind": "tokens", "norm": "layer_norm"}}
+    spec = zoo.read_spec(layer() | sizes | norms)
+    assert spec.n_parameters == 2 * vocab * d + 13 * d**2 * n + d * (11 * n + 4) == 169_342_464
+
+
 def test_a_layer_of_two_mixers_is_two_residual_branches() -> None:
     model = zoo.build(layer() | {"n_layers": 1}).double().eval()
     (block,) = model.decoder.layers
