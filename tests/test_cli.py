@@ -697,7 +697,10 @@ NORMS_IN_S = {f"plain,norm.{name}" for name in ("scale_norm", "standardized_rms_
         ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
         ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
         ("zoo --registry absent.toml show g", {"file,g"}),
-        ("zoo families qwen2_", {"plain,qwen2_moe", "plain,qwen2_vl", "plain,qwen2_5_vl"}),
+        (
+            "zoo families qwen2_",
+            {"plain,qwen2_audio", "plain,qwen2_moe", "plain,qwen2_vl", "plain,qwen2_5_vl"},
+        ),
         ("zoo lint bert gpt_neox_", {"file,gpt_neox_", "plain,gpt_neox_japanese"}),
         ("zoo list models albert-base.", {"plain,albert-base.v2"}),
         ("zoo list model", {"plain,models"}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from drawings import SMALL, SVG, Drawing, check_geometry, drawn, of_example, within
-from small_specs import EXAMPLES, TINY_IMAGE_TEXT
+from small_specs import EXAMPLES, TINY_IMAGE_TEXT, TINY_SOUND_TEXT
 
 import zoo
 from zoo.drawing import to_svg
@@ -221,8 +221,13 @@ def test_memory_from_outside_comes_in_from_below() -> None:
     assert "memory" in drawing.texts
 
 
-def test_images_in_a_text_go_from_their_map_to_the_embedding_of_tokens() -> None:
-    text = to_svg(zoo.read_spec(TINY_IMAGE_TEXT))
+@pytest.mark.parametrize(
+    ("spec", "entry"), [(TINY_IMAGE_TEXT, "images"), (TINY_SOUND_TEXT, "spectrograms")]
+)
+def test_what_stands_in_a_text_goes_from_its_map_to_the_embedding_of_tokens(
+    spec: dict[str, Any], entry: str
+) -> None:
+    text = to_svg(zoo.read_spec(spec))
     check_geometry(text)
     drawing = Drawing(text)
     (line,) = drawing.lines("vectors")
@@ -233,6 +238,7 @@ def test_images_in_a_text_go_from_their_map_to_the_embedding_of_tokens() -> None
     assert tokens.top < line[-1][1] < tokens.bottom
     assert line[-1][0] <= tokens.left
     assert drawing.texts.count("output") == 1  # that of the decoder
+    assert drawing.texts.count(entry) == 1
     assert drawing.lines("states") == []
 
 

@@ -556,7 +556,7 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, Any]:
     if isinstance(model, SoundTextDecoder):
         heard, how = found.pop("sound"), model.generation.inserted_sounds
         found["sounds"] = [Spectrogram(one[None], HEARD) for one in heard]
-        (n_states,) = how.states_of_windows(1, LENGTH, HEARD)
+        n_states = how.states_of(1, LENGTH, HEARD)
         own = found["target"]
         own[own == model.sound_id], own[:, 2 : 2 + n_states] = VOCAB - 1, model.sound_id
     if isinstance(model, NativeImageTextDecoder):

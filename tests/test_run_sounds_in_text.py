@@ -151,6 +151,25 @@ def test_texts_with_a_sound(
     assert run(capsys, model, "w5 w6")["ids"] == truth.ids("w5 w6", [])
 
 
+def test_spectrograms_are_those_of_the_processor(
+    truth: Published, model: str, project: Path
+) -> None:
+    """Of a loud beginning and a quiet end, whose numbers are limited by the loudest of what is
+    computed together."""
+    n_samples = 9000 if truth.name == "qwen2_audio" else 38000
+    loud = [*signal(n_samples // 2), *[x / 1e3 for x in signal(n_samples - n_samples // 2)]]
+    (samples,) = write_wav(Path("one.wav"), [loud], width=4)
+    text = f"w5 {truth.token} w6"
+    expected = truth.given(text, [np.asarray(samples, dtype=np.float32)])
+    sounds = zoo.TextModel.load(model).sounds
+    assert sounds is not None
+    read = sounds.row(text, ["one.wav"])
+    (found,) = read.sounds
+    features = expected["input_features"].transpose(1, 2)
+    torch.testing.assert_close(found.windows, features, atol=2e-5, rtol=0)
+    assert read.ids == expected["input_ids"][0].tolist()
+
+
 def test_chats_with_a_sound(
     truth: Published, model: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

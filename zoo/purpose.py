@@ -154,8 +154,8 @@ class InsertedSounds(NamedTuple):
     silence: Silence
     states_of_frames: Callable[[int], int]
 
-    def states_of_windows(self, n_windows: int, frames: int, length: int) -> list[int]:
-        """The number of states in each window of a sound that stand in the text.
+    def states_of(self, n_windows: int, frames: int, length: int) -> int:
+        """The number of states of a sound that stand in the text, the first of all its windows.
 
         Args:
             n_windows: the number of its windows.
@@ -164,9 +164,9 @@ class InsertedSounds(NamedTuple):
         """
         of_window = self.states_of_frames(frames)
         if self.silence == "inserted":
-            return [of_window] * n_windows
-        last = self.states_of_frames(length - (n_windows - 1) * frames)
-        return [*[of_window] * (n_windows - 1), last]
+            return n_windows * of_window
+        n_full = n_windows - 1
+        return n_full * of_window + self.states_of_frames(length - n_full * frames)
 
 
 class Generation(NamedTuple):

@@ -71,14 +71,14 @@ def _check_sound(sound: Spectrogram, number: int, how: InsertedSounds) -> None:
             f"sound {number} has {counted(sound.length, 'frame')}, which are not those of "
             f"{counted(n_windows, 'window')} of {frames}"
         )
-    if not sum(states_of(sound, how)):
+    if not n_states_of(sound, how):
         raise ValueError(
             f"sound {number} has {counted(sound.length, 'frame')}, of which no state is made: it "
             "is too short"
         )
 
 
-def states_of(sound: Spectrogram, how: InsertedSounds) -> list[int]:
-    """The number of states in each window of a sound that stand in a text."""
+def n_states_of(sound: Spectrogram, how: InsertedSounds) -> int:
+    """The number of states of a sound that stand in a text."""
     n_windows, frames, _ = sound.windows.shape
-    return how.states_of_windows(n_windows, frames, sound.length)
+    return how.states_of(n_windows, frames, sound.length)

@@ -18,7 +18,7 @@ from zoo.generation.prompts import (
 from zoo.image_inputs import n_states_of
 from zoo.inserted_inputs import media_of_texts
 from zoo.purpose import Generation
-from zoo.sound_inputs import states_of
+from zoo.sound_inputs import n_states_of as n_states_of_sound
 from zoo.transformer import Generating, InsertingImages, InsertingSounds, Pixels, Sounds
 
 
@@ -87,7 +87,7 @@ def sounds_in(prompt: Rows, given: Sounds, how: Generation, name: str, dtype: to
     if stated is None:
         raise InputError(f"{name} takes no sounds in its prompts")
     sounds = read_sounds(given, what="sounds", how=stated, dtype=dtype)
-    n_states = [sum(states_of(sound, stated)) for sound in sounds]
+    n_states = [n_states_of_sound(sound, stated) for sound in sounds]
     return Media("sounds", sounds, _of_rows(prompt, n_states, stated.sound_id, "sound"))
 
 

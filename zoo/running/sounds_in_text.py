@@ -15,7 +15,7 @@ from zoo.json_files import read_json
 from zoo.running.media import places_of, read_each
 from zoo.running.media_in_text import MediaInText
 from zoo.running.text import Input, Text
-from zoo.sound_inputs import states_of
+from zoo.sound_inputs import n_states_of
 from zoo.sounds.files import read_sound
 from zoo.sounds.settings import SlaneySettings, read_sound_settings
 from zoo.spec import ModelSpec
@@ -118,7 +118,7 @@ class SoundsInText(MediaInText[Writing, "SoundFile", Spectrogram]):
             )
         made = settings.windows(sound, whole=self._writing.windows == "whole")
         found = Spectrogram(made, settings.n_frames(len(sound.samples)))
-        if not sum(states_of(found, self.how)):
+        if not n_states_of(found, self.how):
             n_samples = counted(len(sound.samples), "sample")
             raise InputError(f"the sound has {n_samples}, of which the model makes no state")
         return found
@@ -127,7 +127,7 @@ class SoundsInText(MediaInText[Writing, "SoundFile", Spectrogram]):
         return self._filled(self._writing.sound)
 
     def _states(self, ids: Sequence[int], read: Sequence[Spectrogram]) -> list[int]:
-        found = [sum(states_of(sound, self.how)) for sound in read]
+        found = [n_states_of(sound, self.how) for sound in read]
         if (n_places := ids.count(self._inserted_id)) != len(found):
             if self.text.writes_ids:
                 hint = f"write the id {self._inserted_id} once for each sound"

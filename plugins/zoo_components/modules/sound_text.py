@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zoo.purpose import InsertedSounds
-from zoo.sound_inputs import check_sounds, states_of
+from zoo.sound_inputs import check_sounds, n_states_of
 from zoo.transformer import Sounds, Spectrogram
 from zoo_components.modules.builders import Output
 from zoo_components.modules.image_text import Projector
@@ -109,7 +109,10 @@ class SoundTextDecoder(InsertingDecoder):
         states = states[:, : states.shape[1] // self.merge * self.merge]
         made = self.projector(states, (1, states.shape[1]))
         each = made.split([len(sound.windows) for sound in checked])
-        return [Read(self._kept(*one)) for one in zip(checked, each, strict=True)], maps
+        return [
+            Read(states.flatten(0, 1)[: n_states_of(sound, self.how)])  # those of silence are last
+            for sound, states in zip(checked, each, strict=True)
+        ], maps
 
     def _heard(self, sounds: Sequence[Spectrogram], device: torch.device) -> torch.Tensor | None:
         """Which states of each window are of the sound itself, (windows, states of the stack); None
@@ -124,9 +127,3 @@ class SoundTextDecoder(InsertingDecoder):
             return None
         places = torch.arange(n_states(frames), device=device)
         return places < torch.tensor(lengths, device=device)[:, None]
-
-    def _kept(self, sound: Spectrogram, states: torch.Tensor) -> torch.Tensor:
-        """The states of a sound that stand in a text, (n, width), of those of its windows,
-        (windows, states, width)."""
-        each = zip(states, states_of(sound, self.how), strict=True)
-        return torch.cat([window[:n] for window, n in each])
