@@ -197,9 +197,11 @@ class ImagesInText:
             n_rows = len(rows_of([pixels], self.how)[0])
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
         found = ""
-        for row in range(1, parts.rows + 1):
-            columns = range(1, parts.columns + 1)
-            found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
+        for row in range(parts.rows):
+            for column in range(parts.columns):
+                number = row * parts.columns + column + 1
+                places = {"row": row + 1, "column": column + 1, "number": number}
+                found += self._filled(how.part, **places)
             found += how.after_row
         found = found and found + how.after_parts
         return self._filled(how.before_image) + found + self._filled(how.image)
