@@ -47,7 +47,14 @@ REFUSED = {
 """Cases whose configuration leaves open what only the names of tensors in a checkpoint tell, with
 what is told of it, or whose class has weights for training alone."""
 OLDER = ("altclip.first", "bert.old_names", "dinov3_vit.named", "esm.absolute", "gte.published")
-OLDER += ("gemma3", "internvl.qwen3", "kimi_linear.published", "llava", "llava_next.siglip")
+OLDER += (
+    "aya_vision.inner",
+    "gemma3",
+    "internvl.qwen3",
+    "kimi_linear.published",
+    "llava",
+    "llava_next.siglip",
+)
 OLDER += ("mistral3.ministral3", "paligemma", "qwen2_vl.tied", "wav2vec2.old", "wavlm.old")
 """Cases with names of tensors for which `transformers` reads others too."""
 FOUND = ("llama", "albert.base", "bart", "bert", "falcon", "gemma", "gemma2", "gpt2", "marian")
