@@ -176,7 +176,7 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     if name == "builder.dual_encoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         return sizes | own | {"builder": kind, "text_vocab": 11, "image": images}
-    if name in ("builder.image_text_decoder", "builder.tiled_image_text_decoder"):
+    if name.endswith("image_text_decoder") and kind not in OF_ANY_SIZE:
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
         text = {"builder": kind, "vocab": 11, "image_id": 9, "image": images}
         return sizes | own | text | NEEDS.get(name, {})
@@ -265,7 +265,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]
-    if spec["builder"] == "image_text_decoder":
+    if spec["builder"] in ("image_text_decoder", "glu_image_text_decoder"):
         text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "tiled_image_text_decoder":

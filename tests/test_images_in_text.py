@@ -59,6 +59,23 @@ def test_what_is_read_of_an_image(activation: str, states: str, n_states: int) -
     assert generation.inserted_images.n_states == n_states
 
 
+@pytest.mark.parametrize("activation", ["silu", "none"])
+def test_states_of_images_through_a_gate(activation: str) -> None:
+    """A gated linear unit in the place of the maps; with `none`, the bilinear one."""
+    projector = {"activation": activation, "d_hidden": 7, "norm": {"kind": "rms_norm", "eps": 0.1}}
+    model = randomized(
+        TINY_IMAGE_TEXT | {"builder": "glu_image_text_decoder", "projector": projector}
+    )
+    x = model.image(IMAGES)[0][:, 1:]
+    maps = model.projector
+    x = maps.norm.weight * x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+    gate, up = (x @ one.weight.T + one.bias for one in (maps.gate_proj, maps.up_proj))
+    gate = gate * gate.sigmoid() if activation == "silu" else gate
+    expected = (gate * up) @ maps.down_proj.weight.T + maps.down_proj.bias
+    torch.testing.assert_close(model.read_images(IMAGES), expected)
+    assert maps.up_proj.weight.shape == (7, 12)
+
+
 @pytest.mark.parametrize("merge_by", ["concatenation", "mean"])
 def test_states_of_patches_become_one(merge_by: str) -> None:
     """Squares of patches, by loops over rows and columns, and a norm of what they become."""

@@ -128,6 +128,14 @@ def of_internvl(tokenizer: Any) -> Any:
     return InternVLProcessor(images, tokenizer)
 
 
+def of_aya_vision(tokenizer: Any) -> Any:
+    """It makes up to 4 tiles of an image, and one of the whole."""
+    size = {"height": 12, "width": 12}
+    images = transformers.GotOcr2ImageProcessorPil(size=size, crop_to_patches=True, max_patches=4)
+    more = {"patch_size": 2, "img_size": 12, "downsample_factor": 2}
+    return transformers.AyaVisionProcessor(images, tokenizer, **more)
+
+
 class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
     """Without the processor of videos, which needs torchvision."""
 
@@ -211,6 +219,18 @@ OF_PARTS = {30 + 3 * i + j: f"<row_{i + 1}_col_{j + 1}>" for i in range(3) for j
 OF_PIXTRAL = {90: "[IMG]", 91: "[ROW]", 92: "[IMG_END]"}
 OF_QWEN = {90: "<|image_pad|>", 91: "<|video_pad|>", 92: "<|vision_start|>", 93: "<|vision_end|>"}
 KINDS = {
+    "aya_vision": Kind(
+        "<image>",
+        {
+            **{30 + number: f"TILE_{number}" for number in range(1, 5)},
+            90: "<|IMG_PATCH|>",
+            91: "<|START_OF_IMG|>",
+            92: "<|END_OF_IMG|>",
+            93: "TILE_GLOBAL",
+        },
+        {},
+        of_aya_vision,
+    ),
     "gemma3": Kind(
         "<start_of_image>",
         {90: "<image_soft_token>", 91: "<start_of_image>", 92: "<end_of_image>"},
@@ -356,7 +376,11 @@ def test_what_does_not_fit(truth: OfKind, model: str, project: Path, refused: Re
     assert f"the text has 0 places for an image, `{place}`, and 1 image given" in told
     if place != (token := truth.kind.special[90]):
         told = refused("run", model, f"{token} {place}", "--image", one)
-        assert f"2 places for images, `{token}`, and these have 1 part" in told
+        numbers = re.search(
+            rf"(\d+) places for images, `{re.escape(token)}`, and .* (\d+) part", told
+        )
+        assert numbers is not None
+        assert int(numbers[1]) == int(numbers[2]) + 1
 
 
 def test_a_processor_that_is_not_known(

@@ -2,7 +2,7 @@
 slot."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import model_validator
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from zoo_components.modules.alternating import AlternatingBlock
+
+Module = TypeVar("Module", bound="AlternatingBlock")
 
 
 class Projected(Merging):
@@ -110,7 +112,7 @@ class AlternatingUpdates(Residual):
 
         return self._alternating(AlternatingBlock)
 
-    def _alternating(self, cls: "type[AlternatingBlock]") -> "AlternatingBlock":
+    def _alternating(self, cls: "type[Module]") -> "Module":
         from zoo_components.modules.alternating import Laurel, Router
 
         block, rank = self._module(cls), number(self.laurel_rank)

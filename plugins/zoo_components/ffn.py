@@ -107,12 +107,10 @@ class SparseGlu(Glu):
         whole = super().layout()
         return replace(whole, label=f"{whole.label}, sparsity {self.sparsity:g}")
 
-    def build(self) -> "nn.Module":
+    def build_activation(self) -> "nn.Module":
         from zoo_components.modules.ffn import SparseGate
 
-        module = super().build()
-        module.activation = SparseGate(module.activation, self.sparsity)
-        return module
+        return SparseGate(super().build_activation(), self.sparsity)
 
 
 class Conv1d(Activated, FeedForward):

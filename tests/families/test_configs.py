@@ -851,6 +851,14 @@ REFUSED = {
         inside("gemma4", "vision_config", rope_parameters={"rope_type": "linear", "factor": 2.0}),
         "positions of patches of another type than axial are not read",
     ),
+    "Aya Vision without the first patch": (
+        tiny("aya_vision", vision_feature_select_strategy="default"),
+        "without its first patch, an image without a class token is not read",
+    ),
+    "Aya Vision with the states of several layers": (
+        tiny("aya_vision", vision_feature_layer=[1, 2]),
+        "the states of several layers are not read",
+    ),
     "another stream than the first": (
         tiny("gemma3n_text", altup_active_idx=1),
         "layers that compute another stream than the first are not read",

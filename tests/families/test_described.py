@@ -48,6 +48,7 @@ REFUSED = {
 what is told of it, or whose class has weights for training alone."""
 OLDER = ("altclip.first", "bert.old_names", "dinov3_vit.named", "esm.absolute", "gte.published")
 OLDER += (
+    "aya_vision.inner",
     "deepseek_v4.published",
     "gemma3",
     "internvl.qwen3",

@@ -120,9 +120,11 @@ class ImagesInText(MediaInText[Writing, "ImageFile", Parts]):
             n_rows = len(rows_of([pixels], self.how)[0])
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
         found = ""
-        for row in range(1, read.rows + 1):
-            columns = range(1, read.columns + 1)
-            found += "".join(self._filled(how.part, row=row, column=column) for column in columns)
+        for row in range(read.rows):
+            for column in range(read.columns):
+                number = row * read.columns + column + 1
+                places = {"row": row + 1, "column": column + 1, "number": number}
+                found += self._filled(how.part, **places)
             found += how.after_row
         found = found and found + how.after_parts
         return self._filled(how.before_image) + found + self._filled(how.image)

@@ -77,7 +77,10 @@ class Projector(nn.Module):
             x = self.merging(x, grid)
         if self.merge_proj is not None:
             x = self.merge_proj(x)
-        x = self.norm(x)
+        return self.mapped(self.norm(x))
+
+    def mapped(self, x: torch.Tensor) -> torch.Tensor:
+        """maps(x), (..., d_merged) to (..., d_out)."""
         if self.is_single:
             return self.proj(x)
         return self.down_proj(activated(self.up_proj, self.activation, x))
