@@ -72,6 +72,7 @@ def inside(name: str, key: str, **stated: Any) -> Case:
 
 INNER = ("text_config", "vision_config")
 BESIDE: dict[str, Any] = {"rope_parameters": None, "partial_rotary_factor": 0.5}
+OWN_BASE = {"rope_type": "default", "rope_theta": 500.0}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
 BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
 
@@ -142,6 +143,38 @@ READ = {
         "qwen3_5", "text_config", tie_word_embeddings=True
     ),
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
+    "a window without the token itself, as published": tiny("mimo_v2_flash", sliding_window_size=3),
+    "windows and bases of each layer, as published": tiny(
+        "ultrabert",
+        layer_types=None,
+        rope_parameters=None,
+        attention_windows=[None, 2, 2],
+        rope_theta=[500.0, 300.0, 900.0],
+    ),
+    "a base for a type of layers that is not stated": tiny(
+        "ultrabert",
+        rope_parameters={"full_attention": {"rope_type": "default"}, "sliding_attention": OWN_BASE},
+    ),
+    "mixtures in every second layer": replace(
+        with_config(
+            "axk1", num_hidden_layers=4, mlp_layer_types=[*["dense"] * 2, "sparse", "dense"]
+        ),
+        published={"mlp_layer_types": None, "moe_layer_freq": 2},
+    ),
+    "older words of Mamba-2": tiny(
+        "nemotron_h",
+        **dict.fromkeys(("n_groups", "conv_kernel", "use_conv_bias", "time_step_min")),
+        mamba_n_groups=2,
+        mamba_d_conv=4,
+        mamba_conv_bias=True,
+        mamba_dt_min=0.9,
+        layers_block_type=None,
+        hybrid_override_pattern="ME*-M",
+    ),
+    "the number of experts in its older word": tiny(
+        "deepseek_v32", n_routed_experts=None, num_experts=4
+    ),
+    "types of tasks that nothing tells apart": tiny("ernie", task_type_vocab_size=4),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
     "no class": llama(architectures=[]),
@@ -999,6 +1032,10 @@ REFUSED = {
     ),
     "a bound of what is normalised before": (
         tiny("olmoe", clip_qkv=3.0),
+        "`clip_qkv` is 3.0, and nothing reads it",
+    ),
+    "a bound that transformers refuses": (
+        tiny("iquestcoder", clip_qkv=3.0),
         "`clip_qkv` is 3.0, and nothing reads it",
     ),
     "a bound that transformers does not apply": (
