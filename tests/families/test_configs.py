@@ -70,6 +70,12 @@ def inside(name: str, key: str, **stated: Any) -> Case:
     return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
 
 
+def without(name: str, key: str, *left_out: str) -> Case:
+    """A case of which a table of the configuration does not state these."""
+    table = make_config(all_cases()[name]).to_dict()[key]
+    return tiny(name, **{key: {k: v for k, v in table.items() if k not in left_out}})
+
+
 INNER = ("text_config", "vision_config")
 BESIDE: dict[str, Any] = {"rope_parameters": None, "partial_rotary_factor": 0.5}
 OWN_BASE = {"rope_type": "default", "rope_theta": 500.0}
@@ -154,6 +160,55 @@ READ = {
     "a base for a type of layers that is not stated": tiny(
         "ultrabert",
         rope_parameters={"full_attention": {"rope_type": "default"}, "sliding_attention": OWN_BASE},
+    ),
+    "a base beside the table, which is not that of the windows": gemma3(
+        rope_parameters={"full_attention": OWN_BASE, "sliding_attention": {"rope_type": "default"}},
+        rope_theta=300.0,
+    ),
+    "a base of the windows beside the table": gemma3(
+        rope_parameters={"full_attention": OWN_BASE, "sliding_attention": {"rope_type": "default"}},
+        rope_local_base_freq=300.0,
+    ),
+    "types of layers whose tables are null": gemma3(
+        rope_parameters={"full_attention": None, "sliding_attention": None}, rope_theta=300.0
+    ),
+    "the same, in another family": tiny(
+        "olmo3",
+        rope_parameters={"full_attention": None, "sliding_attention": None},
+        rope_theta=300.0,
+    ),
+    "bases for types of layers beside the table, in their own words": tiny(
+        "modernbert", rope_parameters=None, rope_theta=300.0, local_rope_theta=500.0
+    ),
+    "a base in its own word": tiny("gpt_neox", rope_parameters=None, rope_theta=300.0),
+    "a base beside the settings of a grid": tiny(
+        "mlcd_vision_model", rope_parameters=None, rope_theta=300.0
+    ),
+    "a table without a base, where one without positions says null": tiny(
+        "olmo_hybrid", rope_parameters={"rope_type": "default"}, rope_theta=300.0
+    ),
+    "a share beside no table, of windows": tiny(
+        "lfm3", rope_parameters=None, partial_rotary_factor=0.5
+    ),
+    "a share of windows in the table, which is not read": tiny(
+        "gemma4_text",
+        rope_parameters={
+            "full_attention": {**PROPORTIONAL, "partial_rotary_factor": 0.5},
+            "sliding_attention": {**OWN_BASE, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "no settings, where those of yarn are usual": tiny("ministral3", rope_parameters=None),
+    "settings in their older word, with temperatures": tiny(
+        "ministral3", rope_parameters=None, rope_scaling=YARN | {"llama_4_scaling_beta": 0.3}
+    ),
+    "an epsilon that the encoder does not state": without(
+        "encoder-decoder", "encoder", "layer_norm_eps"
+    ),
+    "an epsilon that the encoder of images does not state": without(
+        "vision-encoder-decoder", "encoder", "layer_norm_eps"
+    ),
+    "bounds that the decoder does not state": without(
+        "t5gemma", "decoder", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window"
     ),
     "mixtures in every second layer": replace(
         with_config(
@@ -1033,6 +1088,10 @@ REFUSED = {
     "a bound of what is normalised before": (
         tiny("olmoe", clip_qkv=3.0),
         "`clip_qkv` is 3.0, and nothing reads it",
+    ),
+    "a router in half precision": (
+        tiny("switch_transformers", router_dtype="bfloat16"),
+        '`router_dtype` is "bfloat16", and nothing reads it',
     ),
     "a bound that transformers refuses": (
         tiny("iquestcoder", clip_qkv=3.0),
