@@ -197,6 +197,13 @@ READ = {
             "sliding_attention": {**OWN_BASE, "partial_rotary_factor": 0.5},
         },
     ),
+    "a base beside the settings of images": inside(
+        "qwen2_vl", "vision_config", rope_parameters=None, rope_theta=300.0
+    ),
+    "a base beside the settings of images in Qwen3-VL": inside(
+        "qwen3_vl", "vision_config", rope_parameters=None, rope_theta=300.0
+    ),
+    "branches that are multiplied with nothing": tiny("minicpm3", scale_depth=0.0),
     "no settings, where those of yarn are usual": tiny("ministral3", rope_parameters=None),
     "settings in their older word, with temperatures": tiny(
         "ministral3", rope_parameters=None, rope_scaling=YARN | {"llama_4_scaling_beta": 0.3}
@@ -1088,6 +1095,17 @@ REFUSED = {
     "a bound of what is normalised before": (
         tiny("olmoe", clip_qkv=3.0),
         "`clip_qkv` is 3.0, and nothing reads it",
+    ),
+    "a share of what is split off for positions": (
+        tiny(
+            "glm4_moe_lite",
+            rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        ),
+        "a share of what is split off for positions is not read: `partial_rotary_factor`",
+    ),
+    "scaled positions of a decoder, in an older word": (
+        inside("t5gemma", "decoder", rope_scaling={"rope_type": "linear", "factor": 2.0}),
+        "scaled rotary positions are not read",
     ),
     "a router in half precision": (
         tiny("switch_transformers", router_dtype="bfloat16"),
