@@ -25,9 +25,9 @@ from zoo.json_files import read_json
 
 KeyPath = tuple[str, ...]
 FAMILIES = Families(registry())
-OF_TRAINING = {"mask_ratio", "rescale_prenorm_residual"}
-"""What is hidden from a model in pretraining, and how its weights begin; while it loads weights,
-transformers rescales those too."""
+LEFT_OUT = {"mask_ratio", "rescale_prenorm_residual", "use_cache"}
+"""What is hidden from a model in pretraining; how its weights begin, where transformers rescales
+those that it loads, too; and whether a target is one that grows, without a causal mask in FSMT."""
 
 
 def changes(table: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
@@ -36,7 +36,7 @@ def changes(table: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyP
     for key, value in table.items():
         if isinstance(value, dict):
             yield from changes(value, (*path, key))
-        elif key in OF_TRAINING:
+        elif key in LEFT_OUT:
             continue
         elif isinstance(value, bool):
             yield (*path, key), not value
