@@ -72,8 +72,15 @@ def inside(name: str, key: str, **stated: Any) -> Case:
     return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
 
 
+def without(name: str, key: str, *left_out: str) -> Case:
+    """A case of which a table of the configuration does not state these."""
+    table = make_config(all_cases()[name]).to_dict()[key]
+    return tiny(name, **{key: {k: v for k, v in table.items() if k not in left_out}})
+
+
 INNER = ("text_config", "vision_config")
 BESIDE: dict[str, Any] = {"rope_parameters": None, "partial_rotary_factor": 0.5}
+OWN_BASE = {"rope_type": "default", "rope_theta": 500.0}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
 BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
 
@@ -144,6 +151,94 @@ READ = {
         "qwen3_5", "text_config", tie_word_embeddings=True
     ),
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
+    "a window without the token itself, as published": tiny("mimo_v2_flash", sliding_window_size=3),
+    "windows and bases of each layer, as published": tiny(
+        "ultrabert",
+        layer_types=None,
+        rope_parameters=None,
+        attention_windows=[None, 2, 2],
+        rope_theta=[500.0, 300.0, 900.0],
+    ),
+    "a base for a type of layers that is not stated": tiny(
+        "ultrabert",
+        rope_parameters={"full_attention": {"rope_type": "default"}, "sliding_attention": OWN_BASE},
+    ),
+    "a base beside the table, which is not that of the windows": gemma3(
+        rope_parameters={"full_attention": OWN_BASE, "sliding_attention": {"rope_type": "default"}},
+        rope_theta=300.0,
+    ),
+    "a base of the windows beside the table": gemma3(
+        rope_parameters={"full_attention": OWN_BASE, "sliding_attention": {"rope_type": "default"}},
+        rope_local_base_freq=300.0,
+    ),
+    "types of layers whose tables are null": gemma3(
+        rope_parameters={"full_attention": None, "sliding_attention": None}, rope_theta=300.0
+    ),
+    "the same, in another family": tiny(
+        "olmo3",
+        rope_parameters={"full_attention": None, "sliding_attention": None},
+        rope_theta=300.0,
+    ),
+    "bases for types of layers beside the table, in their own words": tiny(
+        "modernbert", rope_parameters=None, rope_theta=300.0, local_rope_theta=500.0
+    ),
+    "a base in its own word": tiny("gpt_neox", rope_parameters=None, rope_theta=300.0),
+    "a base beside the settings of a grid": tiny(
+        "mlcd_vision_model", rope_parameters=None, rope_theta=300.0
+    ),
+    "a table without a base, where one without positions says null": tiny(
+        "olmo_hybrid", rope_parameters={"rope_type": "default"}, rope_theta=300.0
+    ),
+    "a share beside no table, of windows": tiny(
+        "lfm3", rope_parameters=None, partial_rotary_factor=0.5
+    ),
+    "a share of windows in the table, which is not read": tiny(
+        "gemma4_text",
+        rope_parameters={
+            "full_attention": {**PROPORTIONAL, "partial_rotary_factor": 0.5},
+            "sliding_attention": {**OWN_BASE, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "a base beside the settings of images": inside(
+        "qwen2_vl", "vision_config", rope_parameters=None, rope_theta=300.0
+    ),
+    "a base beside the settings of images in Qwen3-VL": inside(
+        "qwen3_vl", "vision_config", rope_parameters=None, rope_theta=300.0
+    ),
+    "branches that are multiplied with nothing": tiny("minicpm3", scale_depth=0.0),
+    "no settings, where those of yarn are usual": tiny("ministral3", rope_parameters=None),
+    "settings in their older word, with temperatures": tiny(
+        "ministral3", rope_parameters=None, rope_scaling=YARN | {"llama_4_scaling_beta": 0.3}
+    ),
+    "an epsilon that the encoder does not state": without(
+        "encoder-decoder", "encoder", "layer_norm_eps"
+    ),
+    "an epsilon that the encoder of images does not state": without(
+        "vision-encoder-decoder", "encoder", "layer_norm_eps"
+    ),
+    "bounds that the decoder does not state": without(
+        "t5gemma", "decoder", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window"
+    ),
+    "mixtures in every second layer": replace(
+        with_config(
+            "axk1", num_hidden_layers=4, mlp_layer_types=[*["dense"] * 2, "sparse", "dense"]
+        ),
+        published={"mlp_layer_types": None, "moe_layer_freq": 2},
+    ),
+    "older words of Mamba-2": tiny(
+        "nemotron_h",
+        **dict.fromkeys(("n_groups", "conv_kernel", "use_conv_bias", "time_step_min")),
+        mamba_n_groups=2,
+        mamba_d_conv=4,
+        mamba_conv_bias=True,
+        mamba_dt_min=0.9,
+        layers_block_type=None,
+        hybrid_override_pattern="ME*-M",
+    ),
+    "the number of experts in its older word": tiny(
+        "deepseek_v32", n_routed_experts=None, num_experts=4
+    ),
+    "types of tasks that nothing tells apart": tiny("ernie", task_type_vocab_size=4),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
     "no class": llama(architectures=[]),
@@ -1092,6 +1187,25 @@ REFUSED = {
     ),
     "a bound of what is normalised before": (
         tiny("olmoe", clip_qkv=3.0),
+        "`clip_qkv` is 3.0, and nothing reads it",
+    ),
+    "a share of what is split off for positions": (
+        tiny(
+            "glm4_moe_lite",
+            rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        ),
+        "a share of what is split off for positions is not read: `partial_rotary_factor`",
+    ),
+    "scaled positions of a decoder, in an older word": (
+        inside("t5gemma", "decoder", rope_scaling={"rope_type": "linear", "factor": 2.0}),
+        "scaled rotary positions are not read",
+    ),
+    "a router in half precision": (
+        tiny("switch_transformers", router_dtype="bfloat16"),
+        '`router_dtype` is "bfloat16", and nothing reads it',
+    ),
+    "a bound that transformers refuses": (
+        tiny("iquestcoder", clip_qkv=3.0),
         "`clip_qkv` is 3.0, and nothing reads it",
     ),
     "a bound that transformers does not apply": (

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import runpy
 import statistics
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 from breadth import one_then_slow, slow
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from families.cases import Case, all_cases
 from families.checkpoints import make_config
 from families.conformance import check, make_truth, registry
 from zoo.families.lint import lint
 from zoo.families.registered import Families
+from zoo.families.rotary import ROTARY_KEYS
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = Families(registry())
@@ -142,6 +145,33 @@ def test_classes_are_those_of_transformers(model_type: str) -> None:
 @pytest.mark.slow
 def test_the_file_of_defaults_is_current() -> None:
     assert DEFAULTS["FILE"].read_text() == DEFAULTS["text"]()
+
+
+OF_BACKBONES = {"out_features", "out_indices", "segmentation_indices"}
+"""Keys that say which states a backbone gives to a model of something else."""
+NOT_USED = {"fsmt": {"decoder"}, "mistral": {"layer_types"}, "ministral3": {"layer_types"}}
+"""Keys that `transformers` takes out of a configuration and has no use for."""
+TAKEN = re.compile(r"""kwargs\.(?:pop|get)\(\s*"(\w+)"|"(\w+)" in kwargs|getattr\(self, "(\w+)\"""")
+
+
+def test_what_configurations_hold_beside_their_fields_is_known() -> None:
+    """Older and published words, which no list of defaults has: the family reads them, or says that
+    they change nothing."""
+    unknown = {}
+    for model_type in SERVED.keys() & CONFIG_MAPPING_NAMES.keys():
+        family = FAMILIES.family(SERVED[model_type])
+        names, keys = family.needed
+        known = FAMILIES.vocabulary.inert | family.ignores | family.defaults.keys()
+        known |= family.fields | family.strings | keys | OF_BACKBONES
+        known |= ROTARY_KEYS if "rope" in names else set()
+        config = CONFIG_MAPPING[model_type]
+        inner = [one for one in config.sub_configs.values() if is_dataclass(one)]
+        sources = [inspect.getsource(one) for one in (config, *inner)]
+        pairs = [pair for source in sources for pair in TAKEN.findall(source)]
+        taken = {key for pair in pairs for key in pair if key}
+        if found := taken - known - NOT_USED.get(model_type, set()):
+            unknown[model_type] = found
+    assert unknown == {}
 
 
 def test_page_of_families_is_current() -> None:

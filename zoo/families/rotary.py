@@ -36,6 +36,7 @@ def rotary(
     theta: float | None = None,
     fraction: float | None = None,
     interleaved: bool = False,
+    beside: bool = True,
     default: Mapping[str, Any] | None = None,
     reads: Collection[str] = (),
 ) -> dict[str, Any] | None:
@@ -53,6 +54,8 @@ def rotary(
             `partial_rotary_factor`; without `fraction` all of a head is rotated, whatever the
             table says.
         interleaved: whether pairs are neighbours.
+        beside: whether a `rope_theta` and a `partial_rotary_factor` beside a table without them
+            count.
         default: used if the configuration has neither `rope_parameters` nor `rope_scaling`.
         reads: settings that the family itself reads.
 
@@ -73,14 +76,15 @@ def rotary(
             return None
     tables: list[dict[str, Any]] = []
     for scaling in [table for table in (stated, older) if table] or [default or {}]:
-        table = _scaled(vocabulary, scaling, config, by_layers=by_layers)
+        table = _scaled(vocabulary, scaling, config, by_layers=by_layers, beside=beside)
         if unread := scaling.keys() - _known(vocabulary) - vocabulary.inert - set(reads):
             key = min(unread)
             raise ExpressionError(
                 f"`{key}`, of the settings of rotary positions, is {scaling[key]!r}, "
                 "and nothing reads it"
             )
-        base = scaling.get("rope_theta") or config.get("rope_theta") or theta
+        own = config.get("rope_theta") if beside else None
+        base = scaling.get("rope_theta") or own or theta
         table["base"] = float(number(base or config.get("default_theta") or 10000.0))
         share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
         if share != 1.0:
@@ -117,7 +121,12 @@ def _known(vocabulary: Vocabulary) -> frozenset[str]:
 
 
 def _scaled(
-    vocabulary: Vocabulary, scaling: Any, config: Mapping[str, Any], *, by_layers: bool
+    vocabulary: Vocabulary,
+    scaling: Any,
+    config: Mapping[str, Any],
+    *,
+    by_layers: bool,
+    beside: bool,
 ) -> dict[str, Any]:
     """Return the table of the kind of rotary positions that a table of settings names."""
     if not isinstance(scaling, Mapping):
@@ -126,13 +135,14 @@ def _scaled(
     if name not in vocabulary.rope:
         known = ", ".join(sorted(vocabulary.rope))
         raise ExpressionError(f"the rope_type {quoted(name)} is not known; there are: {known}")
-    kind, settings = vocabulary.rope[name], _settings(scaling, config, by_layers=by_layers)
+    kind = vocabulary.rope[name]
+    settings = _settings(scaling, config, by_layers=by_layers, beside=beside)
     fields = {field: settings[key] for field, key in kind.fields.items() if key in settings}
     return {"kind": kind.kind, **fields}
 
 
 def _settings(
-    scaling: Mapping[str, Any], config: Mapping[str, Any], *, by_layers: bool
+    scaling: Mapping[str, Any], config: Mapping[str, Any], *, by_layers: bool, beside: bool
 ) -> dict[str, Any]:
     """Return the settings of a kind of scaling, with those that are derived from others and from
     the rest of the configuration, as in transformers."""
@@ -141,7 +151,7 @@ def _settings(
     outside = None if by_layers else config.get("original_max_position_embeddings")
     original = outside or scaling.get("original_max_position_embeddings")
     settings = {
-        "partial_rotary_factor": config.get("partial_rotary_factor"),
+        "partial_rotary_factor": config.get("partial_rotary_factor") if beside else None,
         **scaling,
         "max_position_embeddings": longest,
         "original_max_position_embeddings": original or longest,
