@@ -33,6 +33,10 @@ settings.register_profile(
 )
 settings.load_profile("zoo")
 
+# Python looks for cycles after every 700 new objects, which takes a third of the time of collecting
+# the tests. Between modules, `_freeze` looks too.
+gc.set_threshold(50_000)
+
 # With Python 3.13.0, torch warns of a fault of that version whenever it compiles.
 if sys.version_info[:3] == (3, 13, 0):
     message = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."

@@ -302,11 +302,11 @@ def test_an_interrupt_leaves_the_reports_that_are_complete(tmp_path: Path, zoo: 
     (tmp_path / "prints.py").write_text(
         PRINTS.replace('print("built")', "raise KeyboardInterrupt").replace('print("imported")', "")
     )
-    done = process("plugin", "check", "init.normal", "ffn.prints", cwd=tmp_path)
+    done = process("plugin", "check", "source.local", "ffn.prints", cwd=tmp_path)
     assert done.returncode not in (0, 2)
-    assert done.stdout.startswith("init.normal: ok (imports, ")
+    assert done.stdout.startswith("source.local: ok (imports, ")
     assert done.stdout.count("\n") == 1
-    status, out, _ = zoo("plugin", "check", "init.normal", "ffn.prints", "--json", cwd=tmp_path)
+    status, out, _ = zoo("plugin", "check", "source.local", "ffn.prints", "--json", cwd=tmp_path)
     assert status not in (0, 2)
     assert out == ""  # one document, or none
 
@@ -336,9 +336,9 @@ def test_progress_is_shown_on_a_terminal_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out, on_screen = on_terminal("plugin", "check", "init.normal")
+    out, on_screen = on_terminal("plugin", "check", "source.local")
     assert b"checking" in on_screen
-    assert out.startswith("init.normal: ok (imports")
+    assert out.startswith("source.local: ok (imports")
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,9 @@ def test_fp8_by_blocks(tmp_path: Path) -> None:
     small = in_fp8(tensors, lambda rows, columns: (-(-rows // 5), -(-columns // 7)))
     put(tmp_path / "source", small, FP8)
     for name in maps(tensors):
-        numbers, scales = small[name].double(), small[f"{name}_scale_inv"].double()
+        numbers, scales = (small[key].double().tolist() for key in (name, f"{name}_scale_inv"))
         tensors[name] = by_element(
-            *numbers.shape,
-            lambda r, c, n=numbers, s=scales: float(n[r, c] * s[r // 5, c // 7]),
+            *small[name].shape, lambda r, c, n=numbers, s=scales: n[r][c] * s[r // 5][c // 7]
         )
     are_equal(come_back(tmp_path / "source"), tensors)
 
@@ -167,10 +166,9 @@ def test_scales_that_are_exponents(tmp_path: Path) -> None:
         small[key] = (exponents[name] + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
     put(tmp_path / "source", small, {**FP8, "scale_fmt": "ue8m0"})
     for name in maps(tensors):
-        numbers, by_two = small[name].double(), exponents[name]
+        numbers, by_two = small[name].double().tolist(), exponents[name].tolist()
         tensors[name] = by_element(
-            *numbers.shape,
-            lambda r, c, n=numbers, e=by_two: float(n[r, c]) * 2.0 ** int(e[r // 5, c // 7]),
+            *small[name].shape, lambda r, c, n=numbers, e=by_two: n[r][c] * 2.0 ** e[r // 5][c // 7]
         )
     are_equal(come_back(tmp_path / "source"), tensors)
 
@@ -326,12 +324,12 @@ def compressed(folder: Path, form: str) -> tuple[Tensors, Tensors]:
             stored[f"{name}_zero_point"] = zeros.to(torch.int8)
         stored[f"{name.removesuffix('weight')}input_scale"] = torch.ones(1)
         whole = torch.zeros(down, across) if zeros is None else zeros
-        exact, of, from_ = numbers.double(), scales.double(), whole.double()
+        exact, of, from_ = (t.double().tolist() for t in (numbers, scales, whole))
         tensors[name] = by_element(
             rows,
             columns,
-            lambda r, c, n=exact, s=of, z=from_, h=height, w=width: float(
-                s[r // h, c // w] * (n[r, c] - z[r // h, c // w])
+            lambda r, c, n=exact, s=of, z=from_, h=height, w=width: (
+                s[r // h][c // w] * (n[r][c] - z[r // h][c // w])
             ),
         )
     put(folder, stored, stated_for(form))
@@ -423,13 +421,12 @@ def in_groups(folder: Path, how: str, *, by_index: bool = False) -> tuple[Tensor
             stored[f"{base}qzeros"] = words(zeros - half, bits) - lower
             stored[f"{base}g_idx"] = group.to(torch.int32)
         assert stored[f"{base}qzeros"].shape[1] == n_out // each
-        stored[f"{base}scales"], exact = scales, scales.double()
+        stored[f"{base}scales"] = scales
+        whole, exact, from_, of = (t.tolist() for t in (numbers, scales.double(), zeros, group))
         tensors[name] = by_element(
             n_out,
             n_in,
-            lambda o, i, n=numbers, s=exact, z=zeros, g=group: float(
-                s[g[i], o] * int(n[i, o] - z[g[i], o])
-            ),
+            lambda o, i, n=whole, s=exact, z=from_, g=of: s[g[i]][o] * (n[i][o] - z[g[i]][o]),
         )
     put(folder, stored, grouped(how))
     return stored, tensors

@@ -359,9 +359,12 @@ def check_images(image: EncoderStack) -> None:
 
 def _check_ties(model: OfStacks) -> None:
     """Raise a contradiction unless the tensors to be tied exist and have the same shape."""
+    ties = model.ties()
+    if not ties:
+        return  # the layout takes as long to make as everything else that is checked
     layout = model.layout()
     keys = ("head.tied", "share_embeddings", "embedding.kind", "d_embed", "d_model")
-    for alias, target in model.ties().items():
+    for alias, target in ties.items():
         shapes: list[tuple[int, ...]] = []
         for name in (alias, target):
             try:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from published_models import LOCAL, SPEC, bundle, entry, register, weights, write_files
 
@@ -259,20 +260,28 @@ def _make(name: str, folder: Path) -> Operation:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`NAME LIMIT`: run the drill of an operation with at most `LIMIT` faults, chosen by chance but
-    always the same, and print its tally as JSON. `--log NAME`: print what strace writes of it."""
+    """`LIMIT NAME...`: run the drill of each operation with at most `LIMIT` faults, chosen by
+    chance but always the same, and print their tallies by name as JSON. `--log NAME...`: print what
+    strace writes of each."""
+    how, *names = arguments
+    answer: Callable[[str], object] = _logged
+    if how != "--log":
+        answer = partial(_drilled, limit=int(how))
+    print(json.dumps({name: answer(name) for name in names}))
+
+
+def _logged(name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        if arguments[0] == "--log":
-            _make(arguments[1], Path(folder) / "warm").prepare()()
-            answer: object = disturbed(arguments[1], Path(folder) / "world", None)[1].log
-        else:
-            name, limit = arguments[0], int(arguments[1])
+        _make(name, Path(folder) / "warm").prepare()()
+        return disturbed(name, Path(folder) / "world", None)[1].log
 
-            def choose(faults: Sequence[Fault]) -> Sequence[Fault]:
-                return random.Random(0).sample(faults, min(limit, len(faults)))
 
-            answer = asdict(run_drill(name, Path(folder), choose))
-    print(json.dumps(answer))
+def _drilled(name: str, limit: int) -> dict[str, Any]:
+    def choose(faults: Sequence[Fault]) -> Sequence[Fault]:
+        return random.Random(0).sample(faults, min(limit, len(faults)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asdict(run_drill(name, Path(folder), choose))
 
 
 if __name__ == "__main__":

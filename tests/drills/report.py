@@ -54,7 +54,7 @@ def page() -> Iterator[str]:
     """The parts of the page."""
     yield HEAD
     for name in OPERATIONS:
-        tally = Tally(**json.loads(in_a_process("drills.faults", name, "100000")))
+        tally = Tally(**json.loads(in_a_process("drills.faults", "100000", name))[name])
         yield fault_row(name, tally)
     yield order_text([(name, *order(name)) for name in ("save", "pull", "push")])
     yield crowd_text(Crowd(**json.loads(in_a_process("drills.crowd", str(PULLERS), str(ROUNDS)))))
@@ -72,7 +72,7 @@ def fault_row(name: str, tally: Tally) -> str:
 
 
 def order(name: str) -> tuple[int, int]:
-    given, wrong = violations(json.loads(in_a_process("drills.faults", "--log", name)))
+    given, wrong = violations(json.loads(in_a_process("drills.faults", "--log", name))[name])
     return given, len(wrong)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -186,11 +185,11 @@ def _model_types(path: Path) -> tuple[str, ...]:
     Only the lines before its first table are parsed, since all files are read to find one family.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        lines = b"\n" + path.read_bytes()
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", Place(str(path))) from None
-    head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)
-    return _listed(head)
+    head, *_ = lines.partition(b"\n[")
+    return _listed(head.decode(errors="replace"))
 
 
 @lru_cache(maxsize=1024)

@@ -214,12 +214,13 @@ def _constants(spec: ModelSpec) -> dict[str, float]:
 @contextmanager
 def _filled_with_nan() -> Iterator[None]:
     """Make `torch.empty` NaN in a `with` block."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
+    # `torch.use_deterministic_algorithms` would import a compiler, for more than a second.
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
 
 
 @contextmanager
