@@ -68,6 +68,8 @@ def value(source: str) -> Any:
         ("t.nothing.b", None),
         ("t['a']", {"b": 7}),
         ("t.__class__", None),  # a field that the table does not have
+        ("t | {'a': n} | {'c': 1}", {"a": 3, "c": 1}),
+        ("[t | {'a': 1}, t]", [{"a": 1}, {"a": {"b": 7}}]),
         ("len(xs) + len(word)", 7),
     ],
 )
@@ -95,7 +97,7 @@ def test_value(source: str, expected: object) -> None:
         ("{**t}", "is not allowed"),
         ("(1, 2)", "is not allowed"),
         ("{1, 2}", "is not allowed"),
-        ("n | 1", "is not allowed"),
+        ("n & 1", "is not allowed"),
         ("~n", "is not allowed"),
         ("n << 2", "is not allowed"),
         ("await n", "is not allowed"),
@@ -119,6 +121,8 @@ def test_what_is_no_expression(source: str, message: str) -> None:
         ("xs * 10", "it is not made of numbers"),
         ("'a' * 10", "it is not made of numbers"),
         ("'%99999999d' % 1", "it is not made of numbers"),
+        ("n | 1", "`n | 1` has no value: it is not made of tables"),
+        ("t | none", "it is not made of tables"),
         ("1 / 0", "division by zero"),
         ("(0 - 8) ** 0.5", "it is the root of a negative number"),
         ("xs[9]", "list index out of range"),
@@ -152,6 +156,7 @@ def test_what_has_no_value(source: str, message: str) -> None:
         "[i for i in range(9999) if 'ba' in text]",
         "str(nested)",
         "nested in [nested]",
+        "[i for i in range(999) if {'a': nested[:100]} | {'a': 1}]",
     ],
 )
 def test_each_item_that_an_operation_may_look_at_is_a_step(source: str) -> None:

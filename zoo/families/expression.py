@@ -1,7 +1,8 @@
 """The expressions of family files: a small subset of Python's syntax with its own evaluator.
 
 There are numbers, strings, `true`, `false` and `none`, names, arithmetic, comparisons, `and`, `or`,
-`not`, `a if c else b`, lists, tables, `[f(x) for x in xs if c]`, items and slices, fields of tables
+`not`, `a if c else b`, lists, tables, `a | b` of two tables (the fields of both; of those that both
+have, the ones of `b`), `[f(x) for x in xs if c]`, items and slices, fields of tables
 (`config.rope_scaling.factor`; `none` if the field is missing), and calls of the functions that the
 caller passes. No Python object can be reached, and the cost of an expression is bounded.
 """
@@ -32,6 +33,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+    ast.BitOr: operator.or_,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -316,7 +318,10 @@ class _Evaluation:
 
 
 def _arithmetic(op: ast.operator, left: Any, right: Any) -> Any:
-    if not isinstance(op, ast.Add) and not (_is_number(left) and _is_number(right)):
+    if isinstance(op, ast.BitOr):
+        if not (isinstance(left, dict) and isinstance(right, dict)):
+            raise TypeError("it is not made of tables")
+    elif not isinstance(op, ast.Add) and not (_is_number(left) and _is_number(right)):
         raise TypeError("it is not made of numbers")
     if isinstance(op, ast.Pow) and abs(right) > 64:
         raise ValueError("the exponent is too large")
