@@ -560,7 +560,8 @@ DESCRIBING: dict[str, tuple[str, str]] = {
     ),
     "returns another role": (
         '        return Layout({"up_proj": Tensor((8, 8), "wieght")})\n',
-        "TypeError: a role is one of weight, residual, embedding, bias, constant, not 'wieght'",
+        "TypeError: a role is one of weight, residual, embedding, bias, constant, cycle, not "
+        "'wieght'",
     ),
     "returns a map of no size": (
         '        return Layout({"up_proj": Tensor((8, 8))})\n',

@@ -175,7 +175,10 @@ def test_build_refuses(options: list[str], message: str, command: Command, proje
     ("form", "message"),
     [
         ("onnx", "'onnx' is not 'hf'; ONNX is made in Python, by `torch.onnx.export` of"),
-        ("GGUF", "'GGUF' is not 'hf'; llama.cpp makes GGUF of the folder that `--to hf` writes"),
+        (
+            "GGUF",
+            "'GGUF' is not 'hf'; `convert_hf_to_gguf.py` makes GGUF of what `--to hf` writes",
+        ),
         ("tf", "'tf' is not 'hf'."),
     ],
 )

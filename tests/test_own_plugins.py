@@ -572,5 +572,5 @@ def test_a_mistake_runs_no_files_that_the_spec_does_not_name(tmp_path: Path) -> 
     spec = f"{SPEC}ffn = {{ kind = 'mine', n_experts = 2 }}\n"
     (tmp_path / "spec.toml").write_text(spec)
     done = process("validate", "spec.toml", cwd=tmp_path)
-    assert "`n_experts` is a key of the ffn `moe`" in done.stderr
+    assert "`n_experts` is a key of the ffn `hash_moe`, `moe` or `normed_moe`" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -136,7 +136,7 @@ def test_the_command_says_which_step_it_was(
     step = train("one", BEST)["best_step"]
     write_toy(project, BEST)
     assert run(["train", "recipe.toml", "-o", "out"]) == 0
-    assert f"12 steps, the best at step {step}\n" in capsys.readouterr().out
+    assert f"12 steps (6.00 epochs), the best at step {step}\n" in capsys.readouterr().out
 
 
 def test_other_held_out_data_is_another_run(train: Train, tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ OF_BACKBONES = {"out_features", "out_indices", "segmentation_indices"}
 """Keys that say which states a backbone gives to a model of something else."""
 NOT_USED = {"fsmt": {"decoder"}, "mistral": {"layer_types"}, "ministral3": {"layer_types"}}
 """Keys that `transformers` takes out of a configuration and has no use for."""
+OF_QUANTIZATION = {"quantization_config", "expert_dtype"}
+"""Keys that say how weights are stored, which is no matter of a family."""
 TAKEN = re.compile(r"""kwargs\.(?:pop|get)\(\s*"(\w+)"|"(\w+)" in kwargs|getattr\(self, "(\w+)\"""")
 
 
@@ -162,7 +164,7 @@ def test_what_configurations_hold_beside_their_fields_is_known() -> None:
         family = FAMILIES.family(SERVED[model_type])
         names, keys = family.needed
         known = FAMILIES.vocabulary.inert | family.ignores | family.defaults.keys()
-        known |= family.fields | family.strings | keys | OF_BACKBONES
+        known |= family.fields | family.strings | keys | OF_BACKBONES | OF_QUANTIZATION
         known |= ROTARY_KEYS if "rope" in names else set()
         config = CONFIG_MAPPING[model_type]
         inner = [one for one in config.sub_configs.values() if is_dataclass(one)]

@@ -107,7 +107,7 @@ def _import_text(report: Mapping[str, Any]) -> str:
 
 _MADE_ELSEWHERE: Mapping[str, str] = {
     "onnx": "ONNX is made in Python, by `torch.onnx.export` of what `zoo.load` returns",
-    "gguf": "llama.cpp makes GGUF of the folder that `--to hf` writes",
+    "gguf": "`convert_hf_to_gguf.py` makes GGUF of what `--to hf` writes",
 }
 """What to do for forms that `zoo export` does not write."""
 

@@ -84,7 +84,8 @@ def component_json(found: Described) -> dict[str, Any]:
 def component_text(found: Described, registry: Registry) -> str:
     """Format a component: what it is, how a spec asks for it, and its keys, table by table."""
     default = ", the default" if found.is_default else ""
-    lines = [f"{found.slot}.{found.kind}  ({found.target}{default})"]
+    heading = f"{found.slot}.{found.kind}  ({found.target}{default})"
+    lines = [fill(heading, WIDTH, subsequent_indent=" " * 2, break_long_words=False)]
     for table in found.tables:
         heading = f"[[{table.path}]]" if table.is_rule else f"[{table.path}]"
         lines += ["", heading] if table.path else [""]
