@@ -105,7 +105,8 @@ class AlternatingUpdates(Residual):
                 },
                 f"rank {rank}",
             )
-        return replace(super().layout().with_parts(**parts), label=f"{n} streams")
+        label = f"{n} streams" if rank is None else f"{n} streams, laurel_rank {rank}"
+        return replace(super().layout().with_parts(**parts), label=label)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.alternating import AlternatingBlock
