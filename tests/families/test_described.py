@@ -108,8 +108,9 @@ def check_class(name: str, folder: Path) -> None:
         json.loads((folder / one / "config.json").read_text()) for one in ("back", "source")
     )
     as_the_truth = {"use_cache": False}
-    if "block_size" in source:  # which decides in which order terms are added up
-        as_the_truth["block_size"] = source["block_size"]
+    for key in ("block_size", "pad_head_dim_to_multiple_of"):
+        if key in source:  # which decides in which order terms are added up
+            as_the_truth[key] = source[key]
     (back / "config.json").write_text(json.dumps(config | as_the_truth))
     report = Report()
     planned = plan_import(folder / "source", name="tiny", registry=registry())
