@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from zoo.errors import InputError, Place, WeightsError
+from zoo.errors import Place, WeightsError
 from zoo.files.of_model import PROCESSOR_SETTINGS
 from zoo.image_inputs import rows_of
 from zoo.images.pixels import Parts
@@ -91,7 +91,11 @@ class ImagesInText(MediaInText[Writing, "ImageFile", Parts]):
         by_row = n_places == len(of_rows) if self.text.writes_ids else bool(self._writing.row)
         found = of_rows if by_row else of_parts
         if n_places != len(found):
-            raise self._other_places(n_places, counted(len(found), "row" if by_row else "part"))
+            of_them = f"these have {counted(len(found), 'row' if by_row else 'part')}"
+            once_for = "each part of an image"
+            if self.how.any_size is not None:
+                once_for += ", or once for each row of its states"
+            raise self._other_places(n_places, of_them, once_for=once_for)
         return found
 
     def _input(self, ids: list[int], read: Sequence[Parts]) -> Input:
@@ -141,21 +145,6 @@ class ImagesInText(MediaInText[Writing, "ImageFile", Parts]):
         squares = self._writing.tiles_alone and len(media) > 1
         read = self.reader.square if squares else self.reader.parts
         return read_each(zip(media, places_of(media, "image"), strict=True), read)
-
-    def _other_places(self, n_places: int, wanted: str) -> InputError:
-        """The error for a text whose ids hold the token of images too often or too seldom."""
-        if self.text.writes_ids:
-            hint = f"write the id {self.how.image_id} once for each part of an image"
-            if self.how.any_size is not None:
-                hint += ", or once for each row of its states"
-        else:
-            place = self._filled(self._writing.place)
-            hint = f"write `{place}` where an image stands, and nothing else that is read as one"
-        return InputError(
-            f"the ids of the text have {counted(n_places, 'place')} for images, "
-            f"`{self._token}`, and these have {wanted}",
-            help=hint,
-        )
 
 
 def _pixels(read: Sequence[Parts]) -> tuple[torch.Tensor | TiledImage, ...]:

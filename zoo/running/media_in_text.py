@@ -187,12 +187,33 @@ class MediaInText(ABC, Generic[W, Medium, Read]):
         known: Mapping[str, Any] = {**self._tokens, **more}
         return NAME.sub(lambda found: str(known[found[1]]), template)
 
+    @property
+    def _one_of_them(self) -> str:
+        """An image or a sound, in words."""
+        return f"{'an' if self.medium[0] in 'aeiou' else 'a'} {self.medium}"
+
     def _check_places(self, n_places: int, n_media: int, place: str) -> None:
         """Raise InputError unless there is a place for each of them."""
         if n_places != n_media:
-            article = "an" if self.medium[0] in "aeiou" else "a"
             raise InputError(
-                f"the text has {counted(n_places, 'place')} for {article} {self.medium}, "
+                f"the text has {counted(n_places, 'place')} for {self._one_of_them}, "
                 f"`{place}`, and {counted(n_media, self.medium)} given",
                 help=f"write `{place}` once in the text for each {self.medium}, where it stands",
             )
+
+    def _other_places(self, n_places: int, wanted: str, *, once_for: str) -> InputError:
+        """The error for a text whose ids hold the token of these media too often or too seldom:
+        what there is instead, and for what the id stands once."""
+        if self.text.writes_ids:
+            hint = f"write the id {self._inserted_id} once for {once_for}"
+        else:
+            place = self._filled(self._writing.place)
+            hint = (
+                f"write `{place}` where {self._one_of_them} stands, and nothing else that is read "
+                "as one"
+            )
+        return InputError(
+            f"the ids of the text have {counted(n_places, 'place')} for {self.medium}s, "
+            f"`{self._token}`, and {wanted}",
+            help=hint,
+        )

@@ -129,16 +129,8 @@ class SoundsInText(MediaInText[Writing, "SoundFile", Spectrogram]):
     def _states(self, ids: Sequence[int], read: Sequence[Spectrogram]) -> list[int]:
         found = [n_states_of(sound, self.how) for sound in read]
         if (n_places := ids.count(self._inserted_id)) != len(found):
-            if self.text.writes_ids:
-                hint = f"write the id {self._inserted_id} once for each sound"
-            else:
-                place = self._filled(self._writing.place)
-                hint = f"write `{place}` where a sound stands, and nothing else that is read as one"
-            raise InputError(
-                f"the ids of the text have {counted(n_places, 'place')} for sounds, "
-                f"`{self._token}`, and there are {counted(len(found), 'sound')}",
-                help=hint,
-            )
+            there = f"there are {counted(len(found), 'sound')}"
+            raise self._other_places(n_places, there, once_for="each sound")
         return found
 
     def _input(self, ids: list[int], read: Sequence[Spectrogram]) -> Input:
