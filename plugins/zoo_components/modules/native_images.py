@@ -47,16 +47,10 @@ class PatchVectors(Vectors):
         return vectors if self.norm is None else self.norm(vectors)
 
 
-class GridPatchVectors(PatchVectors):
-    """dropout(linear(patches) + grid + positions), where the grid is a learned table of (grid_size,
-    grid_size) vectors, stretched over the image."""
+class PlacedPatchVectors(PatchVectors):
+    """dropout(linear(patches) + places + positions), with a vector of the place of each patch."""
 
     axes = 2
-
-    def __init__(self, *, grid_size: int, d_model: int, **options: Any) -> None:
-        super().__init__(d_model=d_model, **options)
-        self.grid_size = grid_size
-        self.grid = nn.Embedding(grid_size**2, d_model)
 
     def forward(
         self,
@@ -73,11 +67,25 @@ class GridPatchVectors(PatchVectors):
         if coordinates is None:
             coordinates = positions[..., None].expand(*positions.shape, 2)
         x = self.vectors(x)
-        return self.positioned(x + self.stretched(coordinates, x.dtype), positions)
+        return self.positioned(x + self.placed(coordinates, x.dtype), positions)
 
-    def stretched(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The vectors of the grid at these places, (..., length, 2), between the four nearest:
-        (..., length, d_model). Shares are computed in float32, or float64 for a float64 model."""
+    def placed(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The vectors of these places, (..., length, 2): (..., length, d_model)."""
+        raise NotImplementedError
+
+
+class GridPatchVectors(PlacedPatchVectors):
+    """`PlacedPatchVectors` of a learned table of (grid_size, grid_size) vectors, stretched over the
+    image."""
+
+    def __init__(self, *, grid_size: int, d_model: int, **options: Any) -> None:
+        super().__init__(d_model=d_model, **options)
+        self.grid_size = grid_size
+        self.grid = nn.Embedding(grid_size**2, d_model)
+
+    def placed(self, coordinates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As `PlacedPatchVectors.placed`, between the four nearest of the grid. Shares are computed
+        in float32, or float64 for a float64 model."""
         exact, last = torch.promote_types(dtype, torch.float32), self.grid_size - 1
         ends = coordinates.amax(-2, keepdim=True).clamp(min=1)
         places = coordinates.clamp(min=0).to(exact) * last / ends
