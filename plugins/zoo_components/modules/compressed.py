@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.masks import join, last_keys, new_tokens
 from zoo_components.modules.norm import Norm, put_norm, widen
 from zoo_components.modules.scores import Scoring, attend
-from zoo_components.modules.sparse_latent import chosen, index_loss, weighted_scores
+from zoo_components.modules.sparse_latent import Choosing, chosen, index_loss, weighted_scores
 
 Rotations = Callable[[torch.Tensor], Rotation | None]
 NOTHING = -1e30
@@ -144,7 +144,7 @@ class SharedKeyValueAttention(nn.Module):
         if cache is not None:
             (kv,) = cache.extend(kv, window=self.window)
         near = join(last_keys(mask, kv.shape[-2]), self._near(x.shape[-2], kv.shape[-2], x.device))
-        found = self._summarized(x, queried, mask, rotation, rotations, positions, cache)
+        found = self._summarized(Call(x, queried, mask, rotation, rotations, positions, cache))
         if found is not None:
             near = _beside(near, kv.shape[-2], found.seen)
             kv = torch.cat([kv, found.summaries.unsqueeze(-3)], -2)
@@ -181,23 +181,29 @@ class SharedKeyValueAttention(nn.Module):
         distance = j[n_keys - n_queries :, None] - j
         return (distance >= 0) & (distance < self.window)
 
-    def _summarized(
-        self,
-        x: torch.Tensor,
-        queried: torch.Tensor,
-        mask: torch.Tensor | None,
-        rotation: Rotation | None,
-        rotations: Rotations | None,
-        positions: torch.Tensor,
-        cache: AttentionCache | None,
-    ) -> Summarized | None:
-        """The summaries of earlier tokens; None where there are none. Arguments are those of
-        `forward`; `queried` is the latent of the queries."""
+    def _summarized(self, call: Call) -> Summarized | None:
+        """The summaries of earlier tokens; None where there are none."""
         return None
 
     def _learn(self, found: Summarized, weights: torch.Tensor) -> None:
         """Learn from the weights of a call, (batch, heads, query, key), which summaries to
         choose."""
+
+
+class Call(NamedTuple):
+    """What summaries are made of. All but `queried` are arguments of `forward`.
+
+    Args:
+        queried: what queries are made of, (batch, length, q_lora_rank).
+    """
+
+    x: torch.Tensor
+    queried: torch.Tensor
+    mask: torch.Tensor | None
+    rotation: Rotation | None
+    rotations: Rotations | None
+    positions: torch.Tensor
+    cache: AttentionCache | None
 
 
 class Summarized(NamedTuple):
@@ -419,36 +425,25 @@ class HeavilyCompressedAttention(SharedKeyValueAttention):
         """Give the attention what makes a summary of every so many tokens."""
         self.compressor, self.every = compressor, every
 
-    def _summarized(
-        self,
-        x: torch.Tensor,
-        queried: torch.Tensor,
-        mask: torch.Tensor | None,
-        rotation: Rotation | None,
-        rotations: Rotations | None,
-        positions: torch.Tensor,
-        cache: AttentionCache | None,
-    ) -> Summarized:
-        windows = Windows.of(x, mask, cache, every=self.every)
-        (summaries,) = self._made([(self.compressor, x)], windows, positions, rotations, cache)
+    def _summarized(self, call: Call) -> Summarized:
+        windows = Windows.of(call.x, call.mask, call.cache, every=self.every)
+        (summaries,) = self._made([(self.compressor, call.x)], windows, call)
         return Summarized(summaries, windows.complete(summaries.shape[1]))
 
     def _made(
         self,
         pairs: Sequence[tuple[Compressor, torch.Tensor]],
         windows: Windows,
-        positions: torch.Tensor,
-        rotations: Rotations | None,
-        cache: AttentionCache | None,
+        call: Call,
     ) -> Tensors:
         """The summaries that each compressor makes of tokens, (batch, n, width), rotated by the
         positions of the first tokens of their windows; with a cache, of all tokens so far."""
-        state = None if cache is None else cache.state
-        starts = windows.grid(positions.expand_as(windows.slots)[..., None], -1)[:, :, 0, 0]
+        state = None if call.cache is None else call.cache.state
+        starts = windows.grid(call.positions.expand_as(windows.slots)[..., None], -1)[:, :, 0, 0]
         if state is not None:  # the first window may have begun earlier
             first = torch.where(windows.offset > 0, state[0][:, None], starts[:, :1])
             starts = torch.cat([first, starts[:, 1:]], 1)
-        rotation = None if rotations is None else rotations(starts[:, :-1])
+        rotation = None if call.rotations is None else call.rotations(starts[:, :-1])
         made, kept, at = [], [windows.begun(starts)], 1
         for compressor, x in pairs:
             before = None if state is None else state[at : at + compressor.n_kept]
@@ -456,10 +451,10 @@ class HeavilyCompressedAttention(SharedKeyValueAttention):
             made.append(self.turned(summaries.unsqueeze(-3), rotation).squeeze(-3))
             kept += left
             at += compressor.n_kept
-        if cache is None:
+        if call.cache is None:
             return tuple(made)
-        cache.keep_state(*kept)
-        return windows.put(cache, *made)
+        call.cache.keep_state(*kept)
+        return windows.put(call.cache, *made)
 
 
 class Indexer(nn.Module):
@@ -501,42 +496,23 @@ class Indexer(nn.Module):
         return weighted_scores(q, keys.unsqueeze(-3), self.weights_proj(x), self.scale)
 
 
-class CompressedSparseAttention(HeavilyCompressedAttention):
+class CompressedSparseAttention(Choosing, HeavilyCompressedAttention):
     """A `SharedKeyValueAttention` that also attends to the summaries of earlier tokens that an
-    indexer chooses (DeepSeek-V4, section 2.3.1).
+    indexer chooses (DeepSeek-V4, section 2.3.1)."""
 
-    `auxiliary_loss` is the loss of the indexer in the last call, times its coefficient: a scalar
-    that `zoo.auxiliary_loss` finds; None in evaluation, and when the coefficient is 0. No other
-    gradients reach the indexer, and this one reaches nothing else.
-    """
+    indexer: Indexer
 
-    auxiliary_loss: torch.Tensor | None
-
-    def add_indexer(self, indexer: Indexer, *, topk: int, auxiliary_loss: float) -> None:
-        """Give the attention its indexer, by which a query attends to `topk` summaries."""
-        self.indexer, self.topk = indexer, topk
-        self.auxiliary_loss_coefficient = auxiliary_loss
+    def _summarized(self, call: Call) -> Summarized:
         self.auxiliary_loss = None
-
-    def _summarized(
-        self,
-        x: torch.Tensor,
-        queried: torch.Tensor,
-        mask: torch.Tensor | None,
-        rotation: Rotation | None,
-        rotations: Rotations | None,
-        positions: torch.Tensor,
-        cache: AttentionCache | None,
-    ) -> Summarized:
-        self.auxiliary_loss = None
-        windows, detached = Windows.of(x, mask, cache, every=self.every), x.detach()
-        pairs = [(self.compressor, x), (self.indexer.compressor, detached)]
-        summaries, keys = self._made(pairs, windows, positions, rotations, cache)
+        windows = Windows.of(call.x, call.mask, call.cache, every=self.every)
+        detached = call.x.detach()
+        pairs = [(self.compressor, call.x), (self.indexer.compressor, detached)]
+        summaries, keys = self._made(pairs, windows, call)
         complete = windows.complete(summaries.shape[1])
-        learns = self.training and self.auxiliary_loss_coefficient > 0 and cache is None
+        learns = self._learns(call.cache)
         if not (learns or self._hides(summaries.shape[1])):
             return Summarized(summaries, complete)
-        q = self.turned(self.indexer.queries(queried.detach()), rotation)
+        q = self.turned(self.indexer.queries(call.queried.detach()), call.rotation)
         scores = self.indexer(detached, q, keys)
         choice = chosen(scores.detach(), complete, self.topk) & complete
         if not learns:
@@ -550,13 +526,3 @@ class CompressedSparseAttention(HeavilyCompressedAttention):
         of_summaries = weights[..., weights.shape[-1] - found.summaries.shape[1] :]
         loss = index_loss(found.scores, of_summaries, found.seen, found.counted)
         self.auxiliary_loss = self.auxiliary_loss_coefficient * loss
-
-    def _hides(self, n_summaries: int) -> bool:
-        """Whether, of so many summaries, a query may not attend to all."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
-            return True  # a graph is for sequences of all lengths
-        return n_summaries > self.topk
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loss of the last call, whose graph cannot be copied."""
-        return {**self.__dict__, "auxiliary_loss": None}

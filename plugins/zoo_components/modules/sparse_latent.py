@@ -79,8 +79,8 @@ class Indexer(nn.Module):
         return torch.cat([rotation(rope), rest], -1)
 
 
-class SparseLatentAttention(LatentAttention):
-    """A `LatentAttention` to the keys that an indexer chooses.
+class Choosing(nn.Module):
+    """What attentions have in common that attend to what an indexer chooses.
 
     `auxiliary_loss` is the loss of the indexer in the last call, times its coefficient: a scalar
     that `zoo.auxiliary_loss` finds; None in evaluation, and when the coefficient is 0. No other
@@ -89,11 +89,31 @@ class SparseLatentAttention(LatentAttention):
 
     auxiliary_loss: torch.Tensor | None
 
-    def add_indexer(self, indexer: Indexer, *, topk: int, auxiliary_loss: float) -> None:
-        """Give the attention its indexer, by which a query attends to `topk` keys."""
+    def add_indexer(self, indexer: nn.Module, *, topk: int, auxiliary_loss: float) -> None:
+        """Give the attention its indexer, by which a query attends to `topk` of what it scores."""
         self.indexer, self.topk = indexer, topk
         self.auxiliary_loss_coefficient = auxiliary_loss
         self.auxiliary_loss = None
+
+    def _learns(self, cache: AttentionCache | None) -> bool:
+        """Whether the indexer learns from a call with this cache."""
+        return self.training and self.auxiliary_loss_coefficient > 0 and cache is None
+
+    def _hides(self, n: int) -> bool:
+        """Whether, of so many that are scored, a query may not attend to all."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return True  # a graph is for sequences of all lengths
+        return n > self.topk
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the loss of the last call, whose graph cannot be copied."""
+        return {**self.__dict__, "auxiliary_loss": None}
+
+
+class SparseLatentAttention(Choosing, LatentAttention):
+    """A `LatentAttention` to the keys that an indexer chooses."""
+
+    indexer: Indexer
 
     def forward(
         self,
@@ -117,7 +137,7 @@ class SparseLatentAttention(LatentAttention):
         index_keys = self.indexer.keys(x.detach(), rotation)
         if cache is not None:
             latent, k_rope, index_keys = cache.extend(latent, k_rope, index_keys)
-        learns = self.training and self.auxiliary_loss_coefficient > 0 and cache is None
+        learns = self._learns(cache)
         scores = seen = choice = None
         if learns or self._hides(latent.shape[-2]):
             if causal and x.shape[-2] > 1:  # the one query is the last key
@@ -143,16 +163,6 @@ class SparseLatentAttention(LatentAttention):
             loss = index_loss(scores, weights.detach(), mask, seeing_themselves(scores, seen))
             self.auxiliary_loss = self.auxiliary_loss_coefficient * loss
         return output, weights if return_weights else None
-
-    def _hides(self, n_keys: int) -> bool:
-        """Whether, of so many keys, a query may not attend to all."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
-            return True  # a graph is for sequences of all lengths
-        return n_keys > self.topk
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loss of the last call, whose graph cannot be copied."""
-        return {**self.__dict__, "auxiliary_loss": None}
 
 
 class SharedSparseLatentAttention(LatentAttention):
