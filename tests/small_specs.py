@@ -3,6 +3,7 @@ such specs."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,17 @@ def _shrunk(value: Any) -> Any:
     if "at" in value:  # the layers of a rule
         cut["at"] = [at for at in value["at"] if at < LAYERS] or [LAYERS - 1]
     return cut
+
+
+def with_value(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A spec with another value, at a path such as `decoder.n_layers`."""
+    spec = copy.deepcopy(spec)
+    *tables, key = path.split(".")
+    inner = spec
+    for table in tables:
+        inner = inner.setdefault(table, {})
+    inner[key] = value
+    return spec
 
 
 def randomized(spec: dict[str, Any]) -> Any:

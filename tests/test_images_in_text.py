@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_specs import TINY_IMAGE_TEXT, randomized
+from small_specs import TINY_IMAGE_TEXT, randomized, with_value
 from torch.nn import functional as F
 
 import zoo
@@ -22,15 +23,7 @@ N_IMAGES = [1, 2, 0]
 IMAGES = torch.randn(3, 3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The spec with another value."""
-    spec = copy.deepcopy(TINY_IMAGE_TEXT)
-    *tables, key = path.split(".")
-    inner = spec
-    for table in tables:
-        inner = inner.setdefault(table, {})
-    inner[key] = value
-    return spec
+changed = partial(with_value, TINY_IMAGE_TEXT)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_specs import TINY_SOUND_TEXT, randomized
+from small_specs import TINY_SOUND_TEXT, randomized, with_value
 
 import zoo
 from zoo.transformer import Spectrogram
@@ -36,15 +36,7 @@ OF_PROMPTS = [[SHORT, FULL], [LONG], []]
 SOUNDS = [SHORT, FULL, LONG]
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The spec with another value."""
-    spec = copy.deepcopy(TINY_SOUND_TEXT)
-    *tables, key = path.split(".")
-    inner = spec
-    for table in tables:
-        inner = inner.setdefault(table, {})
-    inner[key] = value
-    return spec
+changed = partial(with_value, TINY_SOUND_TEXT)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import zoo
-from families.cases import Case
+from families.cases import Case, all_cases
 from families.checkpoints import load, make_model, save, without_defaults, write_config
 from families.inputs import Inputs, make_inputs
 from families.outputs import Outputs, our_outputs, taken, their_outputs
 from zoo import export_folder
 from zoo.families.import_plan import Import, plan_import
 from zoo.families.importing import save_import
+from zoo.transformer import Transformer
 
 TOLERANCE = 1e-5
 """Absolute and relative, in float32."""
@@ -80,6 +81,17 @@ class Report:
 def registry() -> zoo.Registry:
     """The registry of every check, read once."""
     return zoo.load_registry()
+
+
+def imported_case(name: str, folder: Path, **config: object) -> tuple[PreTrainedModel, Transformer]:
+    """The tiny model of a case with other values in its configuration, and what it is in the
+    zoo."""
+    case = all_cases()[name]
+    case = replace(case, config={**case.config, **config})
+    theirs = make_model(case)
+    save(theirs, case, folder / "source")
+    zoo.import_folder(folder / "source", folder / "imported", registry=registry())
+    return theirs, zoo.load(folder / "imported", registry=registry()).eval()
 
 
 def make_truth(case: Case, folder: Path) -> Truth:

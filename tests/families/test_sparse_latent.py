@@ -3,18 +3,13 @@ they generate, of prompts of several lengths, and that the choice is theirs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 import zoo
-from families.cases import all_cases
-from families.checkpoints import make_model, save
-from families.conformance import registry
-from zoo.transformer import Transformer
+from families.conformance import imported_case
 
 NAMES = ["deepseek_v32", "glm_moe_dsa", "glm_moe_dsa.shared"]
 PROMPTS = [[5, 17, 33, 8, 61, 29, 44, 70, 12], [9, 50, 23], [77, 31, 64, 15, 42, 6]]
@@ -22,20 +17,10 @@ PROMPTS = [[5, 17, 33, 8, 61, 29, 44, 70, 12], [9, 50, 23], [77, 31, 64, 15, 42,
 N_NEW = 8
 
 
-def imported(name: str, folder: Path, **config: object) -> tuple[PreTrainedModel, Transformer]:
-    """A tiny model of transformers, and what it is in the zoo."""
-    case = all_cases()[name]
-    case = replace(case, config={**case.config, **config})
-    theirs = make_model(case)
-    save(theirs, case, folder / "source")
-    zoo.import_folder(folder / "source", folder / "imported", registry=registry())
-    return theirs, zoo.load(folder / "imported", registry=registry()).eval()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
-    theirs, ours = imported(name, tmp_path)
+    theirs, ours = imported_case(name, tmp_path)
     found = zoo.generate(ours, PROMPTS, max_new_tokens=N_NEW)
     width = max(map(len, PROMPTS))
     ids = torch.tensor([[1] * (width - len(row)) + row for row in PROMPTS])
@@ -53,7 +38,7 @@ def test_the_choice_matters(name: str, tmp_path: Path) -> None:
     ids = torch.tensor(PROMPTS[:1])
     outputs = []
     for topk in (3, 64):
-        theirs, ours = imported(name, tmp_path / str(topk), index_topk=topk)
+        theirs, ours = imported_case(name, tmp_path / str(topk), index_topk=topk)
         outputs.append(ours(ids))
         torch.testing.assert_close(outputs[-1], theirs(ids).logits, rtol=1e-5, atol=1e-5)
     assert (outputs[0] - outputs[1]).abs().max() > 0.01

@@ -9,34 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 from breadth import one_then_slow
-from transformers import PreTrainedModel
 
 import zoo
 from families.cases import all_cases
 from families.checkpoints import make_model, save
-from families.conformance import registry
-from zoo.transformer import Transformer
+from families.conformance import imported_case, registry
 
 NAMES = ["deepseek_v4", "deepseek_v4.yarn"]
 PROMPTS = [[5, 17, 33, 8, 61, 29, 44, 70, 12], [9, 50, 23], [77, 31, 64, 15, 42, 6], [11]]
 N_NEW = 12
 
 
-def imported(name: str, folder: Path, **config: object) -> tuple[PreTrainedModel, Transformer]:
-    """A tiny model of transformers, and what it is in the zoo."""
-    case = all_cases()[name]
-    case = replace(case, config={**case.config, **config})
-    theirs = make_model(case)
-    save(theirs, case, folder / "source")
-    zoo.import_folder(folder / "source", folder / "imported", registry=registry())
-    return theirs, zoo.load(folder / "imported", registry=registry()).eval()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", one_then_slow(NAMES))
 def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths at once give what each gives there alone."""
-    theirs, ours = imported(name, tmp_path)
+    theirs, ours = imported_case(name, tmp_path)
     found = zoo.generate(ours, PROMPTS, max_new_tokens=N_NEW)
     theirs.config.use_cache = True
     options = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "do_sample": False}
@@ -74,7 +62,7 @@ def test_each_option_counts(config: dict[str, object], tmp_path: Path) -> None:
     """With another value, the model is another one, and equal to theirs too."""
     ids, outputs = torch.tensor(PROMPTS[:1]), []
     for number, changed in enumerate(({}, config)):
-        theirs, ours = imported("deepseek_v4", tmp_path / str(number), **changed)
+        theirs, ours = imported_case("deepseek_v4", tmp_path / str(number), **changed)
         outputs.append(ours(ids))
         torch.testing.assert_close(outputs[-1], theirs(ids).logits, rtol=1e-5, atol=1e-5)
     assert (outputs[0] - outputs[1]).abs().max() > 1e-3
