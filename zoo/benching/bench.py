@@ -97,7 +97,9 @@ def bench(
             weights, with what training adds to them.
     """
     before = load()
-    asked = _read_tasks(tasks, weights)
+    if weights not in (None, "int8"):
+        raise InputError(f'`weights` are "int8", or as built, not {weights!r:.80}')
+    asked = _read_tasks(tasks, trains=weights is None)
     sizes = _read_sizes(batch, length, new_tokens, rounds)
     device, torch_dtype = usable_device(device), usable_dtype(dtype)
     if device.type == "meta":
@@ -150,11 +152,8 @@ def _named(names: Sequence[str], specs: Sequence[ModelSpec], inserted: str) -> l
 # --- at the door --------------------------------------------------------------------------------
 
 
-def _read_tasks(tasks: str | Sequence[str] | None, weights: object) -> list[Task] | None:
-    """Return the tasks in their order; None for all that a model can do. Check the form of the
-    weights too."""
-    if weights not in (None, "int8"):
-        raise InputError(f'`weights` are "int8", or as built, not {weights!r:.80}')
+def _read_tasks(tasks: str | Sequence[str] | None, *, trains: bool) -> list[Task] | None:
+    """Return the tasks in their order; None for all that a model can do."""
     if tasks is None:
         return None
     stated = [tasks] if isinstance(tasks, str) else list(tasks)
@@ -163,7 +162,7 @@ def _read_tasks(tasks: str | Sequence[str] | None, weights: object) -> list[Task
             raise InputError(f"there is no task {quoted(one)}", help=did_you_mean(str(one), TASKS))
     if not stated:
         raise InputError("`tasks` is empty: there is nothing to measure")
-    if weights is not None and "train" in stated:
+    if not trains and "train" in stated:
         raise InputError("weights in 8 bits are not trained", help="leave out the task `train`")
     return [task for task in TASKS if task in stated]
 

@@ -62,9 +62,8 @@ def train(
     from zoo.training.overrides import overridden
     from zoo.training.recipe import recipe_of
 
-    found = recipe_of(
-        overridden(read_document(recipe), changes)
-    )  # its mistakes are reported before torch is imported
+    # Its mistakes are reported before torch is imported.
+    found = recipe_of(overridden(read_document(recipe), changes))
     from zoo.training.train import train as run
 
     gc.enable()

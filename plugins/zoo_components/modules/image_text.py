@@ -114,8 +114,7 @@ class ImageTextDecoder(InsertingDecoder):
     def read_images(self, images: Pixels) -> torch.Tensor | Sequence[torch.Tensor]:
         """The states that stand in a text for images (n_images, channels, height, width):
         (n_images, states of an image, width of the vectors of tokens)."""
-        read, _ = self._read(images, return_attention=False)
-        return torch.stack([one.states for one in read])
+        return self.of_images(images, return_attention=False)[0]
 
     def insert_images(
         self,
