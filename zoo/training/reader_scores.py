@@ -4,7 +4,7 @@ of words they find, and how near their numbers are."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ class ReaderScores:
         over the classes that are found or are right of the F1 score of each (`macro_f1`)."""
         rows = self.objective.encode(self.test)
         right = [row.labels[0] for row in rows if isinstance(row, Labelled)]
-        found = [int(one.argmax()) for one in self._scores(rows)]
+        found = [first for first, *_ in self._made(rows, _classes)]
         pairs = list(zip(right, found, strict=True))
         return {
             "accuracy": sum(label == guess for label, guess in pairs) / len(pairs),
@@ -122,10 +122,9 @@ class ReaderScores:
         names, test = self.objective.labels, self.test
         encoded = self.objective.words(test)
         rows = [Labelled(one.ids, [IGNORED] * len(one.ids)) for one in encoded]
-        best = [one.argmax(-1).tolist() for one in self._scores(rows)]
         guessed = [
             [OUTSIDE if at is None else names[classes[at]] for at in one.first]
-            for one, classes in zip(encoded, best, strict=True)
+            for one, classes in zip(encoded, self._made(rows, _classes), strict=True)
         ]
         pairs = [
             (label, guess, at is not None)
@@ -142,15 +141,19 @@ class ReaderScores:
         """The rows of examples with values, and the model's outputs for each."""
         rows = self.objective.encode(self.test)
         valued = [row for row in rows if isinstance(row, Valued)]
-        return valued, [one[0].tolist() for one in self._scores(rows)]
+        return valued, [outputs for outputs, *_ in self._made(rows, lambda outputs: outputs)]
 
-    def _scores(self, rows: Sequence[ReadRow]) -> list[torch.Tensor]:
-        """The model's scores for each row, in their order: (labels, outputs), where a text has one
-        label, or one for each token, those of padding included."""
-        found: dict[int, torch.Tensor] = {}
+    def _made(
+        self, rows: Sequence[ReadRow], of_scores: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[list[Any]]:
+        """What `of_scores` makes of the model's scores, (labels of the batch, outputs), in a list
+        for each row, in their order: of its one label, or of that of each token, those of padding
+        included."""
+        found: dict[int, list[Any]] = {}
         for places, batch in self._batches(rows):
-            of_all = scores(self.model, batch).cpu()
-            found.update(zip(places, of_all.view(len(places), -1, of_all.shape[-1]), strict=True))
+            made = of_scores(scores(self.model, batch))
+            of_rows = made.view(len(places), -1, *made.shape[1:]).tolist()
+            found.update(zip(places, of_rows, strict=True))
         return [found[place] for place in range(len(rows))]
 
     def _batches(self, rows: Sequence[ReadRow]) -> Iterator[tuple[list[int], AnyBatch]]:
@@ -161,3 +164,8 @@ class ReaderScores:
                 yield places, self.objective.collate([rows[place] for place in places], device)
                 done += len(places)
                 self.on_progress(done, len(rows))
+
+
+def _classes(scores: torch.Tensor) -> torch.Tensor:
+    """(labels, classes) to the class of each label."""
+    return scores.argmax(-1)
