@@ -18,7 +18,7 @@ import zoo
 from zoo.generation.decoding import Decoding
 from zoo.generation.fixed_cache import FixedCache
 from zoo.generation.media import Media
-from zoo.inserted_inputs import media_of_texts
+from zoo.inputs.in_texts import media_of_texts
 
 IMAGE_ID, VOCAB = 9, 23
 SPEC: dict[str, Any] = {

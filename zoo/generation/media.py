@@ -15,10 +15,10 @@ from zoo.generation.prompts import (
     read_sounds,
     read_tiled_images,
 )
-from zoo.image_inputs import n_states_of
-from zoo.inserted_inputs import media_of_texts
+from zoo.inputs.images import n_states_of
+from zoo.inputs.in_texts import media_of_texts
+from zoo.inputs.sounds import n_states_of as n_states_of_sound
 from zoo.purpose import Generation
-from zoo.sound_inputs import n_states_of as n_states_of_sound
 from zoo.transformer import Generating, InsertingImages, InsertingSounds, Pixels, Sounds
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError
-from zoo.image_inputs import check_images, check_images_of_any_size, check_tiled_images
+from zoo.inputs.images import check_images, check_images_of_any_size, check_tiled_images
+from zoo.inputs.sounds import check_sounds
 from zoo.purpose import AnySize, InsertedSounds, Tiling
-from zoo.sound_inputs import check_sounds
 from zoo.transformer import Spectrogram, TiledImage
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from zoo.errors import Place, WeightsError
 from zoo.files.of_model import PROCESSOR_SETTINGS
-from zoo.image_inputs import rows_of
 from zoo.images.pixels import Parts
+from zoo.inputs.images import rows_of
 from zoo.running.image_reader import ImageReader
 from zoo.running.media import places_of, read_each
 from zoo.running.media_in_text import NAME, MediaInText

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PROCESSOR_SETTINGS
+from zoo.inputs.sounds import n_states_of
 from zoo.json_files import read_json
 from zoo.running.media import places_of, read_each
 from zoo.running.media_in_text import MediaInText
 from zoo.running.text import Input, Text
-from zoo.sound_inputs import n_states_of
 from zoo.sounds.files import read_sound
 from zoo.sounds.settings import SlaneySettings, read_sound_settings
 from zoo.spec import ModelSpec

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.inserted_inputs import media_of_texts
+from zoo.inputs.in_texts import media_of_texts
 from zoo.slots import Head
 from zoo_components.modules.builders import Output, WithDecoder, maps_of
 from zoo_components.modules.padding import by_token

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from zoo.image_inputs import check_images_of_any_size
+from zoo.inputs.images import check_images_of_any_size
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.purpose import AnySize
@@ -216,7 +216,7 @@ class NativeImageTextDecoder(InsertingDecoder):
                 width), or a tensor of several of one size. Without any, `image_id` is a token like
                 others.
             target_mask: which positions may be attended to at most; boolean, True = attend, (batch,
-                length) or another shape of `zoo.transformer.check_mask`.
+                length) or another shape of `zoo.inputs.masks.check_mask`.
             return_attention: also return the attention maps, those of the layers that read images
                 as `encoder`: of images of several sizes, those of all layers for each size in turn.
 

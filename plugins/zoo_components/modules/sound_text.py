@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from zoo.inputs.sounds import check_sounds, n_states_of
 from zoo.purpose import InsertedSounds
-from zoo.sound_inputs import check_sounds, n_states_of
 from zoo.transformer import Sounds, Spectrogram
 from zoo_components.modules.builders import Output
 from zoo_components.modules.image_text import Projector

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from zoo.image_inputs import check_images
+from zoo.inputs.images import check_images
 from zoo_components.modules.embedding import not_ids
 
 

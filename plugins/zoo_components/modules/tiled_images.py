@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from zoo.image_inputs import check_tiled_images
+from zoo.inputs.images import check_tiled_images
 from zoo.purpose import Tiling
 from zoo.transformer import Pixels, TiledImage
 from zoo_components.modules.image_text import ImageTextDecoder
