@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.counts import check_seed
+from zoo.arguments import check_seed
 from zoo.errors import PluginError, ZooError
 from zoo.initial import empty, fill_initial, too_large
 from zoo.machine.devices import usable_device

@@ -6,15 +6,13 @@ of one pass. Mistakes of users raise no other exceptions.
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from errno import ENOMEM
-from pathlib import Path
 from typing import NamedTuple, overload
 
-from zoo.wording import counted, printable, printable_lines, quoted
+from zoo.wording import counted, printable, printable_lines
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
 
@@ -224,37 +222,3 @@ def placing(place: Place | None) -> Generator[None]:
 def placed(error: ZooError, place: Place | None) -> ZooError:
     """Return the error with `place` added to each of its problems without a place."""
     return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)
-
-
-def checked_path(value: object, expected: str) -> Path:
-    """Return an argument of a public function as a path. Raises `TypeError` that says what is
-    `expected`, and `ZooError` if it is empty, which would be the working directory."""
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{expected}, not {type(value).__name__}")
-    if value == "":
-        raise ZooError(f"{expected}, not ''")
-    return Path(value)
-
-
-def checked_output(value: object, expected: str) -> Path:
-    """Return a path to write to. Raises as `checked_path`, and `ZooError` if it holds a NUL, which
-    no path does, or begins with a `~`."""
-    path = checked_path(value, expected)
-    if "\0" in str(path):
-        raise ZooError(f"{expected}, not {value!r:.80}")
-    if home := not_expanded(path):
-        raise ZooError(home)
-    return path
-
-
-def not_expanded(path: Path) -> str | None:
-    """What to tell of a path that begins with the folder `~`, if there is none: one would be made,
-    and `rm -r ~`, meant for it, would remove the home folder."""
-    if path.parts[:1] != ("~",) or os.path.lexists("~"):
-        return None
-    with suppress(RuntimeError):  # a user without a home folder
-        path = path.expanduser()
-    return (
-        "a shell makes the home folder of `~`, but not in quotes or after `=`, and Python does not "
-        f"either: write {quoted(path)}"
-    )

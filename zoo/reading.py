@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.arguments import check_path
 from zoo.document import Document, from_weights, given, read_document
-from zoo.errors import Place, Problem, SpecError, checked_path
+from zoo.errors import Place, Problem, SpecError
 from zoo.file_kinds import is_manifest, is_recipe, is_registry
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, in_force
@@ -117,7 +118,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
     expected = "a spec is a path, the name of a registered model, TOML text or a dict"
     if isinstance(getattr(source, "spec", None), ModelSpec):
         raise TypeError(f"{expected}, not a model, whose spec is its attribute `spec`")
-    path = checked_path(source, expected)
+    path = check_path(source, expected)
     if path.suffix != ".toml" and not os.path.exists(path):
         raise SpecError(_nothing(source, registry))
     return read_document(path, budget=registry.budget)

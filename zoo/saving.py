@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from zoo.errors import WeightsError, checked_output
+from zoo.arguments import check_output
+from zoo.errors import WeightsError
 from zoo.int8 import has_int8
 from zoo.machine.threads import on_all_cores
 from zoo.provenance.plugins import made_by
@@ -53,7 +54,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
     """
     _refuse_other(model)
     _refuse_share(model)
-    target = checked_output(path, "a model is saved to a path")
+    target = check_output(path, "a model is saved to a path")
     with destination(target, max_shard_bytes=max_shard_bytes) as write:
         header, content = described(model)
         write(header, content)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.errors import ZooError, not_expanded
+from zoo.arguments import unexpanded_home
+from zoo.errors import ZooError
 
 if TYPE_CHECKING:
     from click.decorators import FC
@@ -69,7 +70,7 @@ class PathType(click.Path):
         suffix."""
         if value == "":
             self.fail("the path is empty", param, ctx)
-        if home := not_expanded(Path(value)):
+        if home := unexpanded_home(Path(value)):
             self.fail(home, param, ctx)
         if self.ending and Path(value).suffix.lower() != self.ending:
             bare = Path(value).name.lower() == self.ending

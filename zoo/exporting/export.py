@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import ValidationError
 
-from zoo.counts import check_count
-from zoo.errors import InputError, Place, Problem, WeightsError, checked_output, checked_path
+from zoo.arguments import check_count, check_output, check_path
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.exporting.completed import NO_FIELDS
 from zoo.exporting.described import described
 from zoo.exporting.special_tokens import special_ids, tokenizer_config
@@ -84,7 +84,7 @@ def export_folder(
             `architecture`.
         ZooError: `output` exists, or cannot be written.
     """
-    output = checked_output(output, "`output` is a path")
+    output = check_output(output, "`output` is a path")
     check_output_name(output, folder=True)
     if max_shard_bytes is not None:
         check_count("max_shard_bytes", max_shard_bytes)
@@ -121,7 +121,7 @@ def _stated_config(
         message = "a `config` names its class itself, so there is no `architecture` beside it"
         raise InputError(message)
     if config is not None:
-        return read_json(checked_path(config, "`config` is a path"))
+        return read_json(check_path(config, "`config` is a path"))
     return None if architecture is None else families.config_of_class(architecture)
 
 

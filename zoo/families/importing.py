@@ -11,8 +11,9 @@ from typing import BinaryIO
 
 import torch
 
+from zoo.arguments import check_output, check_path
 from zoo.building import build_on_meta
-from zoo.errors import Problem, WeightsError, checked_output, checked_path
+from zoo.errors import Problem, WeightsError
 from zoo.families.companions import write_companions
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.import_plan import Import, plan_import
@@ -64,10 +65,10 @@ def import_folder(
             of `output` is that of a file.
         ZooError: `output` exists, or cannot be written.
     """
-    source = checked_path(source, "`source` is the path of a folder")
-    output = checked_output(output, "`output` is a path")
+    source = check_path(source, "`source` is the path of a folder")
+    output = check_output(output, "`output` is a path")
     if adapter is not None:
-        adapter = checked_path(adapter, "`adapter` is the path of a folder")
+        adapter = check_path(adapter, "`adapter` is the path of a folder")
     name = Path(os.path.realpath(output)).name if name is None else name
     found = plan_import(source, part=part, adapter=adapter, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)

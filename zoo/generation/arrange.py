@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.counts import check_count
+from zoo.arguments import check_count
 from zoo.errors import InputError
 from zoo.generation.decoding import check_transformer
 from zoo.int8 import has_int8

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from zoo.counts import check_count, is_whole
+from zoo.arguments import check_count, is_whole
 from zoo.errors import InputError
 from zoo.generation.methods import outside_vocabulary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.counts import check_count
+from zoo.arguments import check_count
 from zoo.errors import InputError
 from zoo.generation.ends import Ends
 from zoo.generation.methods import Beam, Greedy, Method, Sampling

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from zoo.arguments import check_count
 from zoo.backends import attention_backend
 from zoo.building import Spec, build_on_meta
-from zoo.counts import check_count
 from zoo.errors import InputError
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code

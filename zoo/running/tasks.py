@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zoo.counts import check_count
+from zoo.arguments import check_count
 from zoo.errors import InputError
 from zoo.purpose import Comparison, Task
 from zoo.running.asked import Asked

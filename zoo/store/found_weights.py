@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo.arguments import check_path
 from zoo.bundle import is_weights
 from zoo.document import read_document
-from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
+from zoo.errors import Place, Problem, RegistryError, WeightsError
 from zoo.file_kinds import is_manifest
 from zoo.files.hints import neighbours, of_no_model
 from zoo.registry import Registry
@@ -81,7 +82,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
             never trusted.
         SourceError: the model is not in the store and not available.
     """
-    path = checked_path(path_or_name, "a model is loaded from a path or by the name of a model")
+    path = check_path(path_or_name, "a model is loaded from a path or by the name of a model")
     name = str(path_or_name)
     if path.suffix == ".toml" and os.path.isfile(path):
         hint = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"

@@ -16,8 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from zoo.arguments import check_path
 from zoo.document import Document, given, read_document
-from zoo.errors import Findings, Place, Problem, SpecError, TrainingError, checked_path
+from zoo.errors import Findings, Place, Problem, SpecError, TrainingError
 from zoo.file_kinds import OF_SPECS
 from zoo.training.data_tables import DATA, Data, has_chats
 from zoo.training.optimizer_tables import (
@@ -153,7 +154,7 @@ def read_recipe(source: str | Path | Mapping[str, Any]) -> Recipe:
         SpecError: every problem found, each with its place.
     """
     expected = "a recipe is the path of a TOML file, TOML text or a dict"
-    return recipe_of(given(source) or read_document(checked_path(source, expected)))
+    return recipe_of(given(source) or read_document(check_path(source, expected)))
 
 
 def recipe_of(document: Document) -> Recipe:

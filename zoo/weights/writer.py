@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.counts import check_count
+from zoo.arguments import check_count
 from zoo.errors import ZooError
 from zoo.files.atomic import new_file, remove_file
 from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
