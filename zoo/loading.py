@@ -26,9 +26,8 @@ from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
-from zoo.weights.dtypes import usable_dtype
+from zoo.weights.dtypes import DTYPES, FLOATS, usable_dtype
 from zoo.weights.file import Header, Record
-from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
 from zoo.weights.reader import Weights, open_weights

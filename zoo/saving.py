@@ -17,10 +17,9 @@ from zoo.machine.threads import on_all_cores
 from zoo.provenance.plugins import made_by
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer, held_in
+from zoo.weights.dtypes import DTYPES, FLOATS
 from zoo.weights.file import Header, Record
 from zoo.weights.held_tensors import (
-    DTYPES,
-    FLOATS,
     bytes_of,
     differences_from_spec,
     other_layers,

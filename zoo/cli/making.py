@@ -18,9 +18,8 @@ from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.saving import described
 from zoo.spec import ModelSpec
-from zoo.weights.dtypes import dtype_name, usable_dtype
+from zoo.weights.dtypes import FLOATS, dtype_name, usable_dtype
 from zoo.weights.file import is_file_name, weights_path
-from zoo.weights.held_tensors import FLOATS
 from zoo.weights.reader import read_header
 from zoo.weights.writer import destination
 from zoo.wording import quoted

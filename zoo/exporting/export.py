@@ -37,9 +37,9 @@ from zoo.reading import read_spec
 from zoo.registry import Registry, in_force
 from zoo.showing.data import ValueChange
 from zoo.transformer import Transformer
-from zoo.weights.dtypes import by_dtype, dtype_name
+from zoo.weights.dtypes import DTYPES, by_dtype, dtype_name
 from zoo.weights.file import laid_out
-from zoo.weights.held_tensors import DTYPES, bytes_of, stored
+from zoo.weights.held_tensors import bytes_of, stored
 from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_of, numbered, plan_shards
 

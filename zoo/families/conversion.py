@@ -19,7 +19,8 @@ from zoo.families.reader import Reader
 from zoo.families.tensor_writer import TensorWriter
 from zoo.initial import empty
 from zoo.machine.memory import Scratch
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
+from zoo.weights.dtypes import TORCH_DTYPES
+from zoo.weights.held_tensors import bytes_of
 from zoo.weights.open_file import STEP
 
 

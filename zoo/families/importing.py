@@ -23,8 +23,9 @@ from zoo.files.atomic import new_folder
 from zoo.files.of_model import WEIGHTS
 from zoo.provenance.plugins import made_by
 from zoo.registry import Registry
+from zoo.weights.dtypes import TORCH_DTYPES
 from zoo.weights.file import Header
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
+from zoo.weights.held_tensors import bytes_of
 from zoo.weights.output_names import check_output_name
 
 _TOLERANCE = 1e-5

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.companions import Companion, read_companions
 from zoo.files.of_model import COMPANIONS, CONFIG
-from zoo.weights.dtypes import dtype_name
-from zoo.weights.held_tensors import FLOATS
+from zoo.weights.dtypes import FLOATS, dtype_name
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
 """The name of a file in a model's folder, or in a folder directly inside."""

@@ -18,9 +18,9 @@ from zoo.sharding.parts import local
 from zoo.sharding.shares import Run, runs_of
 from zoo.sharding.together import gathered
 from zoo.transformer import Transformer
-from zoo.weights.dtypes import beyond_range, n_beyond
+from zoo.weights.dtypes import TORCH_DTYPES, beyond_range, n_beyond
 from zoo.weights.file import changed_tensors
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of, stored
+from zoo.weights.held_tensors import bytes_of, stored
 from zoo.weights.open_file import STEP
 from zoo.weights.reader import Weights
 from zoo.weights.tensor_reader import dtype_in_model

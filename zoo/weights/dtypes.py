@@ -1,4 +1,4 @@
-"""The dtype of a model."""
+"""The dtypes that tensors of a model can have: their names, and what casts lose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from functools import reduce
 import torch
 
 from zoo.errors import InputError, Place, Problem
-from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.wording import counted, did_you_mean, quoted
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+}
+"""The torch dtypes that a model may hold, with their names in a header."""
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+"""The torch dtypes by their names in a header."""
+FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
+"""The floating-point dtypes, to which a whole model can be cast."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:

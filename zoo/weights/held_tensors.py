@@ -8,22 +8,10 @@ import torch
 from torch import nn
 
 from zoo.errors import PluginError
+from zoo.weights.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from zoo.transformer import Transformer
-
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-}
-"""The torch dtypes that a model may hold, with their names in a header."""
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-"""The torch dtypes by their names in a header."""
-FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
-"""The floating-point dtypes, to which a whole model can be cast."""
 
 DESCRIPTION = "_zoo_description"
 """The attribute of a layer that holds the description from which the zoo has built it."""
@@ -72,7 +60,7 @@ def differences_from_spec(model: Transformer) -> list[str]:
     tensors = {
         names[0]: _Described(
             tensor.shape,
-            "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
+            "float" if tensor.is_floating_point() else dtype_name(tensor.dtype),
             not isinstance(tensor, nn.Parameter),
         )
         for names, tensor in by_name

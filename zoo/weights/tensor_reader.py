@@ -12,9 +12,9 @@ from zoo.initial import empty, fill_initial
 from zoo.machine.memory import Arena, Scratch
 from zoo.machine.threads import on_all_cores
 from zoo.spec import ModelSpec
-from zoo.weights.dtypes import beyond_range, n_beyond
+from zoo.weights.dtypes import TORCH_DTYPES, beyond_range, n_beyond
 from zoo.weights.file import Record, changed_tensors
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
+from zoo.weights.held_tensors import bytes_of
 from zoo.weights.reader import Weights
 
 

@@ -16,7 +16,7 @@ from zoo.families.checkpoint import Stored, check_folder, tensors_of
 from zoo.families.origin import OfAdapter
 from zoo.files.of_model import ADAPTER_CONFIG, COMPANIONS
 from zoo.json_files import JsonFile, read_json
-from zoo.weights.held_tensors import FLOATS
+from zoo.weights.dtypes import FLOATS
 from zoo.weights.open_file import cannot_read
 from zoo.wording import quoted
 

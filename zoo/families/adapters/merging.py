@@ -12,7 +12,7 @@ from zoo.families.part import Part
 from zoo.families.plan import Plan
 from zoo.families.quantized.tensor import Quantized
 from zoo.spec import ModelSpec
-from zoo.weights.held_tensors import FLOATS
+from zoo.weights.dtypes import FLOATS
 from zoo.wording import PATH, quoted
 
 

@@ -12,9 +12,9 @@ import torch
 from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.tensor import CHUNK, Quantized, Read, read_stored
-from zoo.weights.dtypes import beyond_range, n_beyond
+from zoo.weights.dtypes import TORCH_DTYPES, beyond_range, n_beyond
 from zoo.weights.file import ITEM_BYTES
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
+from zoo.weights.held_tensors import bytes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from zoo.weights.held_tensors import TORCH_DTYPES
+from zoo.weights.dtypes import TORCH_DTYPES
 
 DTYPES = {
     **TORCH_DTYPES,

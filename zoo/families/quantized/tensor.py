@@ -13,8 +13,9 @@ import torch
 from zoo.errors import Place, WeightsError
 from zoo.families.checkpoint import Stored
 from zoo.families.quantized.packing import DTYPES, PACKING, Numbers, unpacked, words
+from zoo.weights.dtypes import TORCH_DTYPES
 from zoo.weights.file import ITEM_BYTES
-from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
+from zoo.weights.held_tensors import bytes_of
 
 CHUNK = 1 << 20
 """The number of floats that are made at a time."""
