@@ -14,7 +14,8 @@ from trials import process, python
 
 import zoo
 from zoo.cli import run
-from zoo.reports.diff import Side, diff_data, diff_text
+from zoo.reports.diff import diff_data, diff_text
+from zoo.reports.sides import Side
 from zoo.showing.show import resolved_text
 from zoo.weights.file import Record
 from zoo.weights.held_tensors import stored

@@ -11,7 +11,8 @@ from trials import calls, spec
 
 import zoo
 from zoo.drawing import to_svg
-from zoo.reports.diff import Side, diff_data
+from zoo.reports.diff import diff_data
+from zoo.reports.sides import Side
 from zoo.resolving.layer_rules import MOST_RULES
 from zoo.showing.full_form import to_toml
 from zoo.showing.show import backends_data, summary_data

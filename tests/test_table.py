@@ -11,7 +11,8 @@ import pytest
 
 import zoo
 from zoo.cli import run
-from zoo.reports.table import Value, differing, table_text
+from zoo.reports.columns import Value, differing
+from zoo.reports.table import table_text
 
 NAME = 'name = "(.*)"'
 BASE: dict[str, Any] = {

@@ -23,9 +23,8 @@ from zoo.initial import n_bytes_of
 from zoo.machine.devices import usable_device
 from zoo.machine.memory_limit import memory_limit
 from zoo.registry import Registry, in_force
-from zoo.reports.diff import Comparable, Side
 from zoo.reports.flops import check_called, inserted_in
-from zoo.reports.table import names_of
+from zoo.reports.sides import Comparable, Side, names_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import dtype_name, usable_dtype

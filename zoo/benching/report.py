@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TypedDict
 
 from zoo.byte_counts import human_bytes
-from zoo.reports.table import aligned
+from zoo.reports.columns import aligned
 from zoo.wording import counted
 
 

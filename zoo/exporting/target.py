@@ -10,7 +10,8 @@ from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import Made
 from zoo.files.of_model import LIST_OF_MODULES
-from zoo.reports.diff import Side, value_changes
+from zoo.reports.diff import value_changes
+from zoo.reports.sides import Side
 from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
 

@@ -4,6 +4,7 @@ listing.py, summaries.py    `zoo list`: models and components
 component.py                `zoo show ffn.glu`: a component and its keys
 flops.py                    `zoo show --flops`
 diff.py, table.py           `zoo diff` and `zoo table`
+sides.py, columns.py        the models that are compared, and the columns of tables
 results.py                  `zoo results`: runs of training
 
 `zoo show` of a model is in `zoo.showing`, which `ModelSpec` uses.

@@ -8,50 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomlkit
 
-from zoo.reading import read_spec
 from zoo.registry import Registry, in_force
+from zoo.reports.sides import Comparable, Side
 from zoo.resolving.node import Node
 from zoo.showing.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.showing.full_form import origin_of, tables_in
-from zoo.spec import ModelSpec
-from zoo.store.found_spec import read_source
-from zoo.weights.file import Record
 from zoo.wording import counted
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-
-
-Comparable = str | Path | Mapping[str, Any] | ModelSpec
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two models: its source as given, its spec, and the records of a weights file."""
-
-    source: str
-    spec: ModelSpec
-    records: Mapping[str, Record] | None = None
-
-    @classmethod
-    def of(cls, source: Comparable, registry: Registry) -> Side:
-        """Read a spec, a registered model, a weights file or the folder of one.
-
-        Raises:
-            ZooError: the source cannot be read.
-        """
-        if isinstance(source, ModelSpec):
-            return cls(source.name, source)
-        if isinstance(source, Mapping) or "\n" in str(source):
-            spec = read_spec(source, registry=registry)
-            return cls(spec.name, spec)
-        spec, header = read_source(str(source), registry)
-        return cls(str(source), spec, header.records if header is not None else None)
 
 
 def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> Diff:

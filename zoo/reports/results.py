@@ -15,7 +15,7 @@ from zoo.errors import InputError, Place, TrainingError
 from zoo.files.of_model import RECIPE, TARGET_TOKENIZER, TOKENIZER
 from zoo.files.of_training import CHECKPOINTS, METRICS
 from zoo.json_files import strict_json
-from zoo.reports.table import Value, cell, differing, laid_out
+from zoo.reports.columns import Value, cell, differing, laid_out
 from zoo.training.checkpoint_state import checkpoints, read_state, step_of
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.weights.file import weights_path
@@ -213,7 +213,7 @@ def results_text(runs: Sequence[TrainingRun]) -> str:
         right.append(False)
     for key, values in differing_values.items():
         of_groups = [values[numbers[id(group[0])]] for group in groups.values()]
-        columns.append([key, *(cell(key, value) for value in of_groups)])
+        columns.append([key, *(cell(value) for value in of_groups)])
         right.append(all(isinstance(value, int | float | None) for value in of_groups))
     for key in ("parameters", *_measures(runs)):
         columns.append([key, *(_measured(key, group) for group in groups.values())])

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from zoo.byte_counts import human_bytes
 from zoo.component import Component, LayerRules, fields_of
 from zoo.errors import InputError
 from zoo.registry import Registry, in_force
-from zoo.reports.diff import Comparable, Side
+from zoo.reports.columns import ABSENT, Value, cell, differing, in_order, laid_out
+from zoo.reports.sides import Comparable, Side, names_of
 from zoo.resolving.node import Node
 from zoo.showing.children import distinctive_values, is_absent
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec
 
-WIDEST = 40
-"""The most characters of a cell in the text; the data has all."""
-LINE = 100
-"""The most characters of a line; a wider table with more values than models is turned."""
 SIZES = ("parameters", "active", "flops_per_token", "flops_per_image", "cache_bytes")
+"""The columns of sizes, each a number."""
 
 
 def table(
@@ -70,12 +66,6 @@ def table(
     return rows
 
 
-def names_of(sides: Sequence[Side]) -> list[str]:
-    """Return the names of models: where several have the same, as their sources were given."""
-    names = Counter(side.spec.name for side in sides)
-    return [side.spec.name if names[side.spec.name] == 1 else side.source for side in sides]
-
-
 # --- sizes --------------------------------------------------------------------------------------
 
 
@@ -110,39 +100,6 @@ def cache_bytes(summary: Summary, length: int) -> int:
 # --- values -------------------------------------------------------------------------------------
 
 
-class Value(NamedTuple):
-    """A value, and whether it was written in a file or is a default."""
-
-    value: Any
-    stated: bool
-
-
-_ABSENT = Value(None, False)
-
-
-def differing(
-    sides: Iterable[Mapping[str, Value]], taken: Collection[str]
-) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the values of each key path that some side states and that differ, under a name of its
-    own that is not `taken`: the shortest end of the path that is clear, and for a `kind` that of
-    its table. Values of one name that differ in the same way are told once."""
-    found = list(sides)
-    alike: dict[tuple[str, str], tuple[list[str], tuple[object, ...]]] = {}
-    paths = _in_order(found)
-    for path in paths:
-        values = [side.get(path, _ABSENT) for side in found]
-        told = [repr(one.value) for one in values]
-        if len(set(told)) > 1 and any(one.stated for one in values):
-            name = path.removesuffix(".kind")
-            same = alike.setdefault(
-                (name.rpartition(".")[2], repr(told)), ([], tuple(one.value for one in values))
-            )
-            same[0].append(name)
-    everywhere = {*taken} | {path.removesuffix(".kind") for path in paths}
-    for same_paths, row in alike.values():
-        yield _short(same_paths[0], everywhere.difference(same_paths)), row
-
-
 def _values_of(spec: ModelSpec) -> dict[str, Value]:
     """Return the values of a spec by their paths. A saved spec states all of them, so that there,
     the kinds that are not `none` count as stated, and the values that are not defaults."""
@@ -152,30 +109,6 @@ def _values_of(spec: ModelSpec) -> dict[str, Value]:
     found = _values(spec.to_dict(), spec.model, origin, "")
     del found["format"], found["name"]
     return found
-
-
-def _short(path: str, others: Iterable[str]) -> str:
-    """Return the shortest end of a path that is the end of none of the others."""
-    ends = [f".{other}" for other in others]
-    parts = path.split(".")
-    for n in range(1, len(parts)):
-        short = ".".join(parts[-n:])
-        if not any(end.endswith(f".{short}") for end in ends):
-            return short
-    return path
-
-
-def _in_order(found: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return all paths in the order of the full forms: a path that only some have stands behind
-    the one that is before it there."""
-    paths: list[str] = []
-    for side in found:
-        at = 0
-        for path in side:
-            if path not in paths:
-                paths.insert(at, path)
-            at = paths.index(path) + 1
-    return paths
 
 
 def _values(
@@ -237,8 +170,7 @@ def _with_rules(
         for layer in rule["at"]:
             layers[layer] = kept | changed
     return {
-        name: _of_layers([layer.get(name, _ABSENT) for layer in layers])
-        for name in _in_order(layers)
+        name: _of_layers([layer.get(name, ABSENT) for layer in layers]) for name in in_order(layers)
     }
 
 
@@ -262,55 +194,16 @@ def _of_layers(values: Sequence[Value]) -> Value:
 
 
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the rows: numbers on the right, the rest on the left. A table wider than `LINE` that
-    has more values than models gets a line for each value."""
+    """Format the rows: numbers on the right, the rest on the left. A table too wide for a
+    line that has more values than models gets a line for each value."""
     keys = list(rows[0])
-    columns = [[key, *(cell(key, row[key]) for row in rows)] for key in keys]
+    columns = [[key, *(_cell(key, row[key]) for row in rows)] for key in keys]
     numbers = [all(isinstance(row[key], int | float | None) for row in rows) for key in keys]
     return laid_out(columns, numbers)
 
 
-def laid_out(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """The lines of a table, of columns that begin with their names and of which those that are
-    `right` stand on the right. A table wider than `LINE` with more columns than rows below the
-    names gets a line for each column."""
-    text = aligned(columns, right)
-    if len(columns) >= len(columns[0]) and any(len(line) > LINE for line in text.split("\n")):
-        turned = [list(line) for line in zip(*columns, strict=True)]
-        return aligned(turned, [False] * len(turned))
-    return text
-
-
-def aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """The lines of a table; the columns that are `right` stand on the right."""
-    padded: list[list[str]] = []
-    for cells, on_the_right in zip(columns, right, strict=True):
-        align, width = ">" if on_the_right else "<", max(map(len, cells))
-        padded.append([f"{cell:{align}{width}}" for cell in cells])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
-
-
-def cell(key: str, value: object) -> str:
-    """Tell the value of a key."""
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        text = _of_each([cell("", one) or "none" for one in value["per_layer"]])
-        return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
-    if isinstance(value, list):
-        return f"[{', '.join(cell('', one) for one in value)}]"
+def _cell(key: str, value: object) -> str:
+    """Format the value of a column."""
     if key in SIZES and isinstance(value, int):
         return human_bytes(value) if key == "cache_bytes" else f"{value:,}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _of_each(values: Sequence[str]) -> str:
-    """Tell the values of all layers: `512 x 5, none`, or `(512, none) x 3` where they repeat."""
-    n = len(values)
-    for period in range(2, n // 2 + 1):
-        if all(values[i] == values[i % period] for i in range(n)):
-            times, rest = divmod(n, period)
-            whole = f"({_of_each(values[:period])}) x {times}"
-            return f"{whole}, {_of_each(values[:rest])}" if rest else whole
-    runs = [(one, len(list(same))) for one, same in groupby(values)]
-    return ", ".join(one if count == 1 else f"{one} x {count}" for one, count in runs)
+    return cell(value)
