@@ -26,7 +26,8 @@ driver.py, drivers.py   what drivers have in common, and which one is for a mode
 layers.py               attention and blocks: attending.py; continuing.py, with a cache; tape.py,
                         recorded
 by_token.py             norms, feed-forward networks and heads
-entering.py             embeddings and positions
+embedding.py            embeddings
+position.py             position schemes
 whole_models.py         builders
 
 `zoo.testing` makes the checks available to the tests of authors.

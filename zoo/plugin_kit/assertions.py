@@ -13,7 +13,7 @@ from torch import nn
 
 from zoo.plugin_kit.inputs import LONG, Tensors, later, vectors, with_another
 from zoo.plugin_kit.report import PromiseError, no_failure
-from zoo.slots import NormSite
+from zoo.slots import Embedding, NormSite, Position
 
 SAME = 1e-9
 """Tolerance, relative to the largest value, for two ways to compute the same in float64."""
@@ -126,6 +126,15 @@ def expect_positions(module: nn.Module, call: Callable[[], object]) -> None:
             "with a cache and beside padding",
             help="pass on `positions=context.positions`, and in a builder "
             "`LayerContext(positions=...)`",
+        )
+
+
+def expect_axes(module: object, described: Position | Embedding) -> None:
+    """Raises PromiseError unless a module has the axes that its description states."""
+    found, stated = getattr(module, "axes", 1), described.axes
+    if found != stated:
+        raise PromiseError(
+            f"the module has `axes = {found}`, and the description says `axes = {stated}`"
         )
 
 

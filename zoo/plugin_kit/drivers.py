@@ -10,7 +10,7 @@ import torch
 from zoo.building import build
 from zoo.plugin_kit.by_token import FeedForwardDriver, HeadDriver, NormDriver
 from zoo.plugin_kit.driver import Driver
-from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
+from zoo.plugin_kit.embedding import EmbeddingDriver
 from zoo.plugin_kit.hosts import (
     AttentionHost,
     BlockHost,
@@ -22,6 +22,7 @@ from zoo.plugin_kit.hosts import (
     ReadingHost,
 )
 from zoo.plugin_kit.layers import AttentionDriver, BlockDriver
+from zoo.plugin_kit.position import PositionDriver
 from zoo.plugin_kit.whole_models import BuilderDriver
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
