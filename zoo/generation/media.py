@@ -8,13 +8,7 @@ from typing import Any, Literal, cast
 import torch
 
 from zoo.errors import InputError
-from zoo.generation.prompts import (
-    Rows,
-    read_images,
-    read_images_of_any_size,
-    read_sounds,
-    read_tiled_images,
-)
+from zoo.generation.prompts import Rows, read_images_in_text, read_sounds_in_text
 from zoo.inputs.images import n_states_of
 from zoo.inputs.in_texts import media_of_texts
 from zoo.inputs.sounds import n_states_of as n_states_of_sound
@@ -65,18 +59,7 @@ def images_in(prompt: Rows, given: Pixels, how: Generation, name: str, dtype: to
     if stated is None:
         hint = "a model whose encoder reads images takes them as `ids`" if how.image_shape else None
         raise InputError(f"{name} takes no images in its prompts", help=hint)
-    images: Pixels
-    if stated.tiling is not None:
-        images = read_tiled_images(
-            given, what="images", shape=stated.shape, tiling=stated.tiling, dtype=dtype
-        )
-    elif stated.any_size is None:
-        images = read_images(given, None, what="images", shape=stated.shape, dtype=dtype).values
-    else:
-        channels, cut = stated.shape[0], stated.any_size
-        images = read_images_of_any_size(
-            given, what="images", channels=channels, cut=cut, dtype=dtype
-        )
+    images = read_images_in_text(given, stated, dtype)
     n_states = n_states_of(images, stated)
     return Media("images", images, _of_rows(prompt, n_states, stated.image_id, "image"))
 
@@ -86,7 +69,7 @@ def sounds_in(prompt: Rows, given: Sounds, how: Generation, name: str, dtype: to
     stated = how.inserted_sounds
     if stated is None:
         raise InputError(f"{name} takes no sounds in its prompts")
-    sounds = read_sounds(given, what="sounds", how=stated, dtype=dtype)
+    sounds = read_sounds_in_text(given, stated, dtype)
     n_states = [n_states_of_sound(sound, stated) for sound in sounds]
     return Media("sounds", sounds, _of_rows(prompt, n_states, stated.sound_id, "sound"))
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from zoo.errors import InputError
 from zoo.inputs.images import check_images, check_images_of_any_size, check_tiled_images
 from zoo.inputs.sounds import check_sounds
-from zoo.purpose import AnySize, InsertedSounds, Tiling
-from zoo.transformer import Spectrogram, TiledImage
+from zoo.purpose import InsertedImages, InsertedSounds
+from zoo.transformer import Pixels, Spectrogram, TiledImage
+
+T = TypeVar("T")
+Medium = TypeVar("Medium", torch.Tensor, TiledImage, Spectrogram)
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
+
+_SCALE = "scale the pixels as they were in training"
+"""The help for pixels that are not finite."""
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -239,11 +245,7 @@ def read_images(
     """
     if isinstance(x, torch.Tensor) and x.shape == shape:
         x = x[None]
-    try:
-        images = check_images(x, shape)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: {error}") from None
-    _check_values(images, what)
+    images = _checked(what, check_images, x, shape)
     if mask is not None:
         raise InputError(
             f"{what}: images have no padding, so that a mask would hide nothing of them",
@@ -251,106 +253,84 @@ def read_images(
         )
     if not len(images):
         raise InputError(f"{what}: an empty batch, {tuple(images.shape)}")
+    _check_values(images, what)
     images = images.to(dtype)
     for number, image in enumerate(images):
-        _check_finite(image, number, what)
+        _check_finite(image, f"{what}: image {number}", _SCALE)
     return Rows(images, None)
 
 
-def read_images_of_any_size(
-    x: object, *, what: str, channels: int, cut: AnySize, dtype: torch.dtype
-) -> tuple[torch.Tensor, ...]:
-    """Check images of any size, and return each as (channels, height, width).
+def read_images_in_text(x: object, how: InsertedImages, dtype: torch.dtype) -> Pixels:
+    """Check the images that stand in prompts, and return them.
 
     Args:
-        x: images of any floating-point dtype.
-        what: the name of the argument, for messages.
-        channels: the number of channels of the model's images.
-        cut: how the model cuts them.
+        x: images of any floating-point dtype, as the model takes them (`zoo.transformer.Pixels`),
+            or one of them alone, (channels, height, width).
+        how: which images may stand there.
         dtype: the model's, to which the images are converted.
 
     Raises:
         InputError: they are no such images, there are none, or one holds a number that is not
             finite in this dtype.
     """
-    if isinstance(x, torch.Tensor) and x.dim() == 3:
-        x = x[None]
-    try:
-        images = check_images_of_any_size(x, channels, cut)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: {error}") from None
-    for image in images:
-        _check_values(image, what)
-    images = tuple(image.to(dtype) for image in images)
-    for number, image in enumerate(images):
-        _check_finite(image, number, what)
-    return images
-
-
-def read_tiled_images(
-    x: object, *, what: str, shape: tuple[int, int, int], tiling: Tiling, dtype: torch.dtype
-) -> tuple[TiledImage, ...]:
-    """Check images with their tiles, and return them.
-
-    Args:
-        x: images of any floating-point dtype, or a tensor of those that are read as a whole.
-        what: the name of the argument, for messages.
-        shape: the (channels, height, width) of a tile.
-        tiling: how the model's images are cut.
-        dtype: the model's, to which the images are converted.
-
-    Raises:
-        InputError: they are no such images, there are none, or one holds a number that is not
-            finite in this dtype.
-    """
+    if how.any_size is not None:
+        x = x[None] if isinstance(x, torch.Tensor) and x.dim() == 3 else x
+        images = _checked("images", check_images_of_any_size, x, how.shape[0], how.any_size)
+        return _converted(images, lambda image: image, "image", dtype, _SCALE)
+    if how.tiling is None:
+        return read_images(x, None, what="images", shape=how.shape, dtype=dtype).values
     if isinstance(x, torch.Tensor):
-        x = read_images(x, None, what=what, shape=shape, dtype=dtype).values
-    try:
-        images = check_tiled_images(x, shape, tiling)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: {error}") from None
-    for image in images:
-        _check_values(image.tiles, what)
-    images = tuple(image.to(dtype) for image in images)
-    for number, image in enumerate(images):
-        _check_finite(image.tiles, number, what)
-    return images
+        x = read_images(x, None, what="images", shape=how.shape, dtype=dtype).values
+    tiled = _checked("images", check_tiled_images, x, how.shape, how.tiling)
+    return _converted(tiled, lambda image: image.tiles, "image", dtype, _SCALE)
 
 
-def read_sounds(
-    x: object, *, what: str, how: InsertedSounds, dtype: torch.dtype
+def read_sounds_in_text(
+    x: object, how: InsertedSounds, dtype: torch.dtype
 ) -> tuple[Spectrogram, ...]:
-    """Check the spectrograms of sounds, and return them.
+    """Check the spectrograms of the sounds that stand in prompts, and return them.
 
     Args:
-        x: spectrograms of any floating-point dtype, or a tensor (sounds, frames, bands).
-        what: the name of the argument, for messages.
-        how: which sounds may stand in the model's prompts.
+        x: spectrograms of any floating-point dtype, as the model takes them
+            (`zoo.transformer.Sounds`).
+        how: which sounds may stand there.
         dtype: the model's, to which they are converted.
 
     Raises:
-        InputError: they are no such sounds, there are none, or one holds a number that is not
-            finite in this dtype.
+        InputError: as `read_images_in_text`.
     """
+    sounds = _checked("sounds", check_sounds, x, how)
+    return _converted(sounds, lambda sound: sound.windows, "sound", dtype)
+
+
+def _checked(what: str, check: Callable[..., T], *arguments: object) -> T:
+    """Return what a check of `zoo.inputs` returns; its errors become an InputError."""
     try:
-        sounds = check_sounds(x, how)
+        return check(*arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: {error}") from None
-    for sound in sounds:
-        _check_values(sound.windows, what)
-    sounds = tuple(sound.to(dtype) for sound in sounds)
-    for number, sound in enumerate(sounds):
-        if not bool(sound.windows.isfinite().all()):
-            raise InputError(f"{what}: sound {number} holds numbers that are not finite in {dtype}")
-    return sounds
 
 
-def _check_finite(image: torch.Tensor, number: int, what: str) -> None:
-    if not bool(image.isfinite().all()):
-        raise InputError(
-            f"{what}: image {number} holds numbers that are not finite in {image.dtype}",
-            help="scale the pixels as they were in training",
-        )
+def _converted(
+    media: Sequence[Medium],
+    values: Callable[[Medium], torch.Tensor],
+    name: str,
+    dtype: torch.dtype,
+    help: str | None = None,
+) -> tuple[Medium, ...]:
+    """Return images or sounds in a dtype. Raises InputError if the `values` of one are absent or
+    not finite."""
+    for one in media:
+        _check_values(values(one), f"{name}s")
+    converted = tuple(one.to(dtype) for one in media)
+    for number, one in enumerate(converted):
+        _check_finite(values(one), f"{name}s: {name} {number}", help)
+    return converted
+
+
+def _check_finite(x: torch.Tensor, name: str, help: str | None) -> None:
+    if not bool(x.isfinite().all()):
+        raise InputError(f"{name} holds numbers that are not finite in {x.dtype}", help=help)
 
 
 def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:
