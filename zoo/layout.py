@@ -135,9 +135,13 @@ class _Counted(ABC):
         """The sum over all layouts, of which `own` counts what each holds itself."""
 
     @abstractmethod
+    def _kept_by(self, own: Callable[[Layout], Mapping[int, int]]) -> Counter[int]:
+        """The sums, key by key, of what generation keeps in all layouts; `own` maps each layout to
+        what it keeps itself."""
+
     def _kept(self, own: Callable[[Layout], int]) -> int:
-        """The sum of what generation keeps in all layouts, of which `own` says what each itself
-        does."""
+        """The sum of what generation keeps in all layouts; `own` as for `_kept_by`."""
+        return self._kept_by(lambda layout: {0: own(layout)})[0]
 
     def _total_of(self, count: Callable[[Tensor], int]) -> int:
         """The sum of the counts of all tensors."""
@@ -177,6 +181,20 @@ class _Counted(ABC):
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
         return self._kept(lambda layout: layout.cache if layout.cache_every == 1 else 0)
+
+    @cached_property
+    def cache_per_recent_token(self) -> Mapping[int, int]:
+        """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
+        return self._kept_by(
+            lambda layout: {layout.cache_window: layout.cache} if layout.cache_window else {}
+        )
+
+    @cached_property
+    def cache_per_tokens(self) -> Mapping[int, int]:
+        """Elements that are kept once for several tokens, by the number of these."""
+        return self._kept_by(
+            lambda layout: {layout.cache_every: layout.cache} if layout.cache_every > 1 else {}
+        )
 
     @cached_property
     def cache_per_memory_token(self) -> int:
@@ -232,22 +250,6 @@ class Layout(_Counted):
                     f"the part `{name}` is {_described(part)}, not a Tensor or a Layout"
                 )
 
-    @cached_property
-    def cache_per_recent_token(self) -> Mapping[int, int]:
-        """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
-        found = Counter({self.cache_window: self.cache} if self.cache_window else {})
-        for part in self._containers():
-            found.update(part.cache_per_recent_token)
-        return +found if self.generates else {}
-
-    @cached_property
-    def cache_per_tokens(self) -> Mapping[int, int]:
-        """Elements that are kept once for several tokens, by the number of these."""
-        found = Counter({self.cache_every: self.cache} if self.cache_every > 1 else {})
-        for part in self._containers():
-            found.update(part.cache_per_tokens)
-        return +found if self.generates else {}
-
     def own_tensors(self) -> Iterator[Tensor]:
         """The tensors directly inside."""
         return (part for part in self.parts.values() if isinstance(part, Tensor))
@@ -258,9 +260,13 @@ class Layout(_Counted):
     def _total(self, own: Callable[[Layout], int]) -> int:
         return own(self) + sum(part._total(own) for part in self._containers())
 
-    def _kept(self, own: Callable[[Layout], int]) -> int:
-        inside = sum(part._kept(own) for part in self._containers())
-        return own(self) + inside if self.generates else 0
+    def _kept_by(self, own: Callable[[Layout], Mapping[int, int]]) -> Counter[int]:
+        if not self.generates:
+            return Counter()
+        found = Counter(own(self))
+        for part in self._containers():
+            found.update(part._kept_by(own))
+        return +found
 
     def with_parts(self, **parts: Tensor | Layout | LayerList) -> Layout:
         """The layout with further parts, or with others in the place of its own."""
@@ -342,29 +348,15 @@ class LayerList(_Counted):
     def _runs(self) -> Counter[int]:
         return Counter(self.order)
 
-    @cached_property
-    def cache_per_recent_token(self) -> Mapping[int, int]:
-        """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
-        found: Counter[int] = Counter()
-        for at, layer in self.groups:
-            for window, elements in layer.cache_per_recent_token.items():
-                found[window] += self.runs(at) * elements
-        return found
-
-    @cached_property
-    def cache_per_tokens(self) -> Mapping[int, int]:
-        """Elements that are kept once for several tokens, by the number of these."""
-        found: Counter[int] = Counter()
-        for at, layer in self.groups:
-            for n_tokens, elements in layer.cache_per_tokens.items():
-                found[n_tokens] += self.runs(at) * elements
-        return found
-
     def _total(self, own: Callable[[Layout], int]) -> int:
         return sum(len(at) * layer._total(own) for at, layer in self.groups)
 
-    def _kept(self, own: Callable[[Layout], int]) -> int:
-        return sum(self.runs(at) * layer._kept(own) for at, layer in self.groups)
+    def _kept_by(self, own: Callable[[Layout], Mapping[int, int]]) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for at, layer in self.groups:
+            for key, elements in layer._kept_by(own).items():
+                found[key] += self.runs(at) * elements
+        return found
 
     def find(self, name: str) -> Tensor:
         """The tensor with this name, which starts with a layer's number. Raises `KeyError`."""
