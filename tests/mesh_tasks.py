@@ -112,6 +112,17 @@ def vectors(path: Path, shape: Shape | None) -> list[torch.Tensor]:
         return [of_images, of_texts, model.compare(of_images, of_texts)]
 
 
+def vectors_of_sounds(path: Path, shape: Shape | None) -> torch.Tensor:
+    """Return the vectors of spectrograms, which is the first that is asked of the model."""
+    model: Any = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
+    frames, bands = model.spec.model.spectrogram_shape
+    random = torch.Generator().manual_seed(0)
+    sounds = torch.randn(2, frames, bands, generator=random, dtype=next(model.parameters()).dtype)
+    with torch.no_grad():
+        found: torch.Tensor = model.encode_sound(sounds)
+    return found
+
+
 def generated_for_own(
     path: Path, shape: Shape | None, requests: Sequence[Sequence[dict[str, Any]]]
 ) -> list[list[zoo.Generated]]:

@@ -67,6 +67,25 @@ CAPTIONER: dict[str, Any] = {
         "position": {"kind": "learned", "max_length": 10},
     },
 }
+SOUNDS: dict[str, Any] = {
+    "format": 1,
+    "name": "sounds",
+    "builder": "encoder",
+    "n_layers": 2,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "embedding": {
+        "kind": "spectrogram_patches",
+        "n_features": 5,
+        "n_frames": 8,
+        "patch_size": 3,
+        "feature_stride": 2,
+        "frame_stride": 3,
+    },
+    "position": {"kind": "learned", "max_length": 6},
+    "head": "none",
+}
 KINDS = pytest.mark.parametrize(
     "spec", [DECODER, TRANSLATOR, CAPTIONER], ids=lambda spec: str(spec["name"])
 )
@@ -309,6 +328,14 @@ def test_the_same_vectors(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> N
     path = saved(tmp_path, TINY_DUAL | {"text_vocab": 23})
     expected = tasks.vectors(path, None)
     for found in two(tasks.vectors, path, mesh):
+        torch.testing.assert_close(found, expected)
+
+
+@MESHES
+def test_the_same_vectors_of_sounds(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
+    path = saved(tmp_path, SOUNDS)
+    expected = tasks.vectors_of_sounds(path, None)
+    for found in two(tasks.vectors_of_sounds, path, mesh):
         torch.testing.assert_close(found, expected)
 
 

@@ -24,6 +24,7 @@ _METHODS = (
     "insert_images",
     "insert_sounds",
     "encode_image",
+    "encode_sound",
     "encode_text",
     "compare",
 )
