@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from zoo.component import ChildValidator
@@ -72,6 +73,11 @@ class NotWith(OnlyWith):
 
     def reason(self, other: object) -> str:
         return f"changes nothing beside `{self.key} = {_toml(other)}`"
+
+
+def mark_of(field: FieldInfo) -> OnlyWith | None:
+    """Return the mark of a field that has one of the two; None for any other field."""
+    return next((mark for mark in field.metadata if isinstance(mark, OnlyWith)), None)
 
 
 def stated(value: T | None) -> T:

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.only_with import OnlyWith
+from zoo.only_with import mark_of
 from zoo.registry import Registry
 from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.values import plain_value
@@ -182,9 +182,8 @@ def _default_of(cls: type[Component], name: str, mark: object) -> str:
         return f'`"{mark.default}"`' if mark.default else OF_REGISTRY
     if isinstance(mark, Part):
         return ""
-    conditional = [m.default for m in field.metadata if isinstance(m, OnlyWith)]
-    if conditional:
-        return "" if conditional[0] is None else f"`{json.dumps(conditional[0])}`"
+    if (conditional := mark_of(field)) is not None:
+        return "" if conditional.default is None else f"`{json.dumps(conditional.default)}`"
     if field.default_factory is not None:
         return "derived"
     if field.default is None or field.is_required():

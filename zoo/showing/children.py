@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from zoo.component import GIVEN, Component, Part, fields_of
-from zoo.only_with import OnlyWith
+from zoo.only_with import mark_of
 from zoo.slots import Plugin
 
 
@@ -53,7 +53,8 @@ def distinctive_values(component: Component) -> dict[str, Any]:
             continue
         field = type(component).model_fields[name]
         own = field.get_default(call_default_factory=True, validated_data=known)
-        default = next((m.default for m in field.metadata if isinstance(m, OnlyWith)), own)
+        conditional = mark_of(field)
+        default = own if conditional is None else conditional.default
         if value not in (default, None):
             found[name] = value
     return found
@@ -68,9 +69,7 @@ def beside_kind(label: str, kind: str) -> str:
 def options_of_others(component: Component) -> frozenset[str]:
     """Return the names of the options that go with the value of another one."""
     fields = type(component).model_fields.items()
-    return frozenset(
-        n for n, field in fields if any(isinstance(m, OnlyWith) for m in field.metadata)
-    )
+    return frozenset(name for name, field in fields if mark_of(field) is not None)
 
 
 def not_yet_shown(
