@@ -102,13 +102,13 @@ class Column:
     path: str
     name: str
     entry: str
-    embedding: Box | None
-    added: tuple[Box, ...]
-    before: tuple[Box, ...]
-    layers: tuple[Run | Cycle, ...]
-    note: str
-    after: tuple[Box, ...]
-    memory: str | None
+    embedding: Box | None = None
+    added: tuple[Box, ...] = ()
+    before: tuple[Box, ...] = ()
+    layers: tuple[Run | Cycle, ...] = ()
+    note: str = ""
+    after: tuple[Box, ...] = ()
+    memory: str | None = None
     joins: str | None = None
     beside: tuple[Box, ...] = ()
 

@@ -29,7 +29,7 @@ def figure_of(spec: ModelSpec) -> Figure:
     stacks = _stacks(root)
     columns = {stack.path: _column(stack, stacks) for stack in stacks}
     if not stacks:
-        columns[""] = Column("", root.name, "", None, (), (), (), "", (), None)
+        columns[""] = Column(path="", name=root.name, entry="")
     facts = [spec.model.kind, f"{short_number(spec.n_parameters)} parameters"]
     inside = list(children(spec.model, ""))
     names = layout_names(inside, spec.layout)
@@ -108,7 +108,6 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         layers=layers,
         note=", ".join(filter(None, [layout.label, *notes])),
         after=tuple(after[name] for name in sorted(after, key=order.index)),
-        memory=None,
     )
     if any(
         isinstance(s, Branch) and s.reads_memory for r in runs_of(column) for s in r.layer.steps
