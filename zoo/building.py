@@ -216,10 +216,10 @@ def place(
     if torch.device(device).type == "meta":
         return model
     for module in model.modules():
-        tables = getattr(module, "reset_buffers", None)
-        if tables is not None:
+        reset_buffers = getattr(module, "reset_buffers", None)
+        if reset_buffers is not None:
             with plugin_code(f"`reset_buffers` of {type(module).__name__}"):
-                tables(device=device)
+                reset_buffers(device=device)
     left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if left:
         hint = (

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from zoo.benching.machine import hardware, load, versions
+from zoo.benching.machine import hardware, load_average, versions
 from zoo.benching.memory import meter_of
 from zoo.benching.report import Bench, BenchRow
 from zoo.benching.rounds import Case, measure
@@ -95,7 +95,7 @@ def bench(
         ZooError: a spec cannot be read or built; the device cannot be used; or it cannot hold all
             weights, with what training adds to them.
     """
-    before = load()
+    before = load_average()
     if weights not in (None, "int8"):
         raise InputError(f'`weights` are "int8", or as built, not {weights!r:.80}')
     asked = _read_tasks(tasks, trains=weights is None)

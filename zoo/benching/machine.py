@@ -19,7 +19,7 @@ def hardware(device: torch.device) -> str:
     return str(device) if name is None else str(name(device))
 
 
-def load() -> float | None:
+def load_average() -> float | None:
     """Return how many processes computed or waited for it, the mean of the last minute; None where
     the system does not tell. Above 0, others may have disturbed what is measured next."""
     try:
