@@ -5,9 +5,9 @@ creates it and passes it through `decode` and `LayerContext`. It holds all state
 An attention keeps something of each token in it, such as keys and values, or a state of fixed size,
 or both.
 
-A cache can be made so that its last tokens can be taken back, as drafts of tokens are. Of keys and
-values it then keeps as many more. A state that has taken a token in cannot let go of it, so of
-states it keeps those before the last tokens too.
+A cache can be made so that its last tokens can be taken back, such as drafts that were wrong. With
+a window, it then keeps the keys and values of as many more tokens. A state cannot be rid of a token
+that it has summed up, so the states before the last tokens are kept too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Tensors = tuple[torch.Tensor, ...]
 class Past:
     """The tokens of a stack so far: how many there are, their positions, and which are hidden.
 
-    It is an object of its own because what is kept of the tokens refers to it. If that referred to
-    the whole `Cache`, which holds it, there would be a cycle: the memory of a cache would not be
-    free with the end of a generation, but when Python next happens to look for cycles.
+    It is an object of its own because each `AttentionCache` refers to it. If these referred to the
+    whole `Cache`, which holds them, there would be a cycle: the memory of a cache would be freed
+    not at the end of a generation, but when Python next happens to look for cycles.
 
     Tokens that a mask hides have no position, whatever the stack's `count_positions` says, so that
     sequences of different lengths can be padded on the left.
@@ -314,7 +314,7 @@ class AttentionCache:
         Args:
             places: those of the new ones, (rows, n), from 0. What was there before is replaced, so
                 that one of tokens that are not complete yet may be stored too.
-            new: tensors (rows, n, width). Of those that are given for one place, any is stored.
+            new: tensors (rows, n, width). Of several for one place, any may be the one stored.
             every: the number of tokens that each is for.
 
         Returns:

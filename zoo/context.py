@@ -12,16 +12,16 @@ from zoo.position import PositionScheme, Rotation
 
 
 class SharedKeys:
-    """The keys and values of one layer in one forward pass, for the later layers that attend to
-    them too, or the keys that it chose. The layer that computes them puts them here."""
+    """What one layer hands on to later ones in one forward pass: its keys and values, if they
+    attend to the same; or its choice of keys, if they attend to those keys of their own."""
 
     def __init__(self) -> None:
         self._held: tuple[torch.Tensor, torch.Tensor, Any] | None = None
         self._chosen: tuple[torch.Tensor | None] | None = None
 
     def put(self, keys: torch.Tensor, values: torch.Tensor, *, mesh: Any) -> None:
-        """Hand on what the layer attends to itself: with a cache, the keys and values of all tokens
-        that it keeps.
+        """Store the keys and values that the layer itself attends to: with a cache, those of all
+        tokens that it keeps.
 
         Args:
             keys: (..., n_kv_heads, key, head_dim), normalised and rotated.
@@ -42,8 +42,8 @@ class SharedKeys:
         return self._held
 
     def put_chosen(self, chosen: torch.Tensor | None) -> None:
-        """Hand on which keys each query attends to, of those that its mask leaves visible: boolean,
-        (..., heads or 1, query, key); None = all. With a cache, these are the keys of all tokens
+        """Store which keys each query attends to, of those that its mask leaves visible: boolean,
+        (..., heads or 1, query, key); None = all. With a cache, the keys are those of all tokens
         that are kept."""
         self._chosen = (chosen,)
 
@@ -70,12 +70,12 @@ class LayerContext(NamedTuple):
         positions: the position of each token, (length,) or (batch, length).
         key_positions: the position of each key of self-attention; with a cache, of all tokens so
             far.
-        offsets: by how much each coordinate of a token is more than its position, (batch or 1,
-            length, axes); None if all are the position.
+        offsets: each coordinate of a token minus its position, (batch or 1, length, axes); None if
+            all coordinates are the position.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: the rotation that the scheme applies to queries and keys.
-        rotations: that of vectors at any positions, (..., length), for attention that rotates what
-            stands elsewhere too; None if the scheme rotates nothing.
+        rotations: maps any positions, (..., length), to their rotation, for attention that also
+            rotates vectors at other positions than those of its tokens.
         bias: the bias that the scheme adds to the scores, (heads, query, key), optionally with a
             leading batch dimension.
         memory: the states that cross-attention attends to, (batch, key, memory_width).

@@ -33,8 +33,8 @@ class JsonFile:
     text: str
 
     def place(self, *keys: str) -> Place:
-        """Return the place of a key of the object, or with further keys, of a key in the object
-        that it has; only the file if there is no such key."""
+        """Return the place of a key: of the outermost object, or with several keys, of the objects
+        to which those before it lead. If there is no such key, it is the file without a line."""
         start = end = 0
         for key in keys:
             if (end, key) not in self._spans:

@@ -303,7 +303,7 @@ def _packed(
 
 
 class _Product(torch.autograd.Function):
-    """The same with gradients, whose products oneDNN computes too."""
+    """`product` with gradients, which are products of oneDNN too."""
 
     generate_vmap_rule = True
 

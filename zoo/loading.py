@@ -127,11 +127,11 @@ class OpenModel:
         weights: its open weights.
         transformer: the model on the meta device, which `read` gives its values.
         names: the tensors that are read; the others get initial values.
-        patterns: what chose them, if something did.
+        patterns: the patterns by which they were chosen; None if all are read.
         device, dtype, mesh: as in `load`.
-        verified: whether the bytes of what is read are checked.
-        hashed: whether this is done tensor by tensor, and not by the digests of whole files.
-        mapped: whether the files are mapped.
+        verified: whether the bytes that are read are checked.
+        hashed: whether they are checked tensor by tensor; otherwise whole files are, if at all.
+        mapped: whether the files are mapped into memory.
     """
 
     weights: Weights
@@ -152,7 +152,8 @@ class OpenModel:
 
     @property
     def folder(self) -> Path:
-        """The folder of the weights. If a lock or the store says how its files are, they are so."""
+        """The folder of the weights. Its other files are checked too, if it is a bundle or in the
+        store, where their digests are known."""
         return self.weights.path.parent
 
     @property

@@ -18,7 +18,7 @@ class AnySize(NamedTuple):
     Args:
         patch_size: the side of a patch, in pixels.
         merge: the side of the squares of patches that become one state, in patches.
-        frames: how many times an image stands in a patch, as if it were so many of a film.
+        frames: how many frames of a film a patch covers; an image is repeated for all of them.
         most_patches: the most patches in a row and in a column; None for no limit.
     """
 
@@ -43,15 +43,16 @@ class AnySize(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """How an image is cut that is read as a whole and, larger, in tiles, with what surrounds it in
-    these left out (LLaVA-NeXT). Its numbers are those of `transformers`, with their roundings.
+    """How an image is cut that is read twice: as a whole, resized to one tile, and resized to a
+    grid of tiles (LLaVA-NeXT). It is centred in the grid, and the states of the margins are left
+    out. All numbers are those of `transformers`, with their roundings.
 
     Args:
-        grids: the numbers of rows and of columns of tiles that there may be.
+        grids: the possible grids, each the numbers of its rows and columns of tiles.
         tile: the side of a tile, in pixels.
         side: the number of rows and of columns of the states of a tile.
-        most: of how many tiles the states are the most that stand in a text: more are shrunk to as
-            many; None if none are.
+        most: the most states of a grid that stand in a text, counted in tiles, each of `side`
+            squared; more are shrunk to these. None for no limit.
     """
 
     grids: tuple[tuple[int, int], ...]
@@ -60,7 +61,8 @@ class Tiling(NamedTuple):
     most: int | None = None
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """The grid of tiles that shows most of an image of this size, and of such the smallest."""
+        """The grid that shows an image of this size with the most of its pixels; of several such
+        grids, the smallest."""
 
         def shown(grid: tuple[int, int]) -> tuple[int, int]:
             high, wide = grid[0] * self.tile, grid[1] * self.tile
@@ -71,8 +73,8 @@ class Tiling(NamedTuple):
         return max(self.grids, key=shown)
 
     def kept(self, height: int, width: int) -> tuple[slice, slice]:
-        """The rows and the columns of the states of all tiles that are those of the image itself,
-        in the middle."""
+        """The rows and the columns, among the states of all tiles of the grid, that show the image
+        itself and not the margins."""
         rows, columns = (n * self.side for n in self.grid(height, width))
         if width / height > columns / rows:
             cut = (rows - int(round(height * (columns / width), 7))) // 2
@@ -81,7 +83,7 @@ class Tiling(NamedTuple):
         return slice(rows), slice(cut, columns - cut)
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """The numbers of rows and of columns of these states, shrunk if they are too many."""
+        """The numbers of rows and of columns of the states of `kept`, after shrinking to `most`."""
         rows, columns = (len(range(*one.indices(one.stop))) for one in self.kept(height, width))
         if self.most is None:
             return rows, columns
@@ -89,8 +91,9 @@ class Tiling(NamedTuple):
         return (int(rows // ratio), int(columns // ratio)) if ratio > 1.1 else (rows, columns)
 
     def states_of(self, height: int, width: int, n_tiles: int) -> int:
-        """The number of states that stand in a text for an image of this size with its tiles and
-        that of the whole, or with this alone: one more follows each row, or the whole alone."""
+        """The number of states that stand in a text for an image of this size. With all of its
+        `n_tiles`, these are the states of the whole and those of the grid, each row of which ends
+        with one more; with the whole as its only tile, the states of that and one more."""
         if n_tiles == 1:
             return self.side**2 + 1
         rows, columns = self.shape(height, width)
@@ -102,12 +105,12 @@ class InsertedImages(NamedTuple):
 
     Args:
         image_id: the id of the token at whose places their states stand.
-        shape: the (channels, height, width) of an image; of images of any size, that of one that
-            has two states.
-        n_states: the number of states of such an image, and so of its places in the text.
+        shape: the (channels, height, width) of an image; for images of any size, that of an example
+            with two states.
+        n_states: the number of states of an image of this shape, and so of its places in the text.
         any_size: how images of any size are cut; None if all are of one size.
-        tiling: how images are cut that are a `zoo.transformer.TiledImage`, or else read as a whole;
-            None if none are.
+        tiling: how images are cut into the tiles of a `zoo.transformer.TiledImage`; None if all
+            are read as a whole only.
     """
 
     image_id: int
@@ -121,8 +124,8 @@ class InsertedImages(NamedTuple):
         return sum(self.rows_of(height, width))
 
     def rows_of(self, height: int, width: int) -> list[int]:
-        """The number of states in each row of such an image; those of images of one size count as a
-        single row."""
+        """The number of states in each row of an image of this size; those of images of one size
+        count as a single row."""
         if self.any_size is None:
             return [self.n_states]
         rows, columns = self.any_size.grid(height, width)
@@ -130,9 +133,9 @@ class InsertedImages(NamedTuple):
 
 
 Silence = Literal["hidden", "left_out", "inserted"]
-"""What becomes of the silence that fills up the last window of a sound in a text: it is hidden from
-the stack that reads sounds; or read, and its states are left out of the text; or these stand in the
-text too."""
+"""What becomes of the silence that fills up the last window of a sound in a text: `hidden` from the
+stack that reads sounds; read, but its states are `left_out` of the text; or read, and its states
+`inserted` into the text too."""
 
 
 class InsertedSounds(NamedTuple):
@@ -140,8 +143,8 @@ class InsertedSounds(NamedTuple):
 
     Args:
         sound_id: the id of the token at whose places their states stand.
-        shape: the (frames, bands) of the spectrogram of a small sound that has `n_states` states.
-        n_states: the number of states of such a sound, and so of its places in the text.
+        shape: the (frames, bands) of the spectrogram of an example, a short sound.
+        n_states: the number of states of this example, and so of its places in the text.
         longest: the most frames of a window; None for no limit.
         silence: what becomes of silence in the last window.
         states_of_frames: the number of states that so many frames of a window become.
@@ -155,12 +158,12 @@ class InsertedSounds(NamedTuple):
     states_of_frames: Callable[[int], int]
 
     def states_of(self, n_windows: int, frames: int, length: int) -> int:
-        """The number of states of a sound that stand in the text, the first of all its windows.
+        """The number of states of a sound that stand in the text.
 
         Args:
             n_windows: the number of its windows.
-            frames: that of the frames of each.
-            length: the number of frames of the sound itself.
+            frames: the number of frames of each window.
+            length: the number of frames of the sound itself, without the silence after it.
         """
         of_window = self.states_of_frames(frames)
         if self.silence == "inserted":

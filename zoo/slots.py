@@ -175,22 +175,22 @@ class Attention(Sublayer):
 
     @property
     def offers_keys(self) -> KeyForm | Literal["chosen"] | None:
-        """The keys and values that it computes, or `"chosen"` if it chooses the keys that each
-        query attends to, and later layers can attend to them too: `forward` then takes `keys` too,
-        a `zoo.context.SharedKeys` or None, and puts them there."""
+        """What later layers can take over from it: the keys and values that it computes, of this
+        form, or `"chosen"`, its choice of the keys that each query attends to. `forward` then takes
+        `keys` too, a `zoo.context.SharedKeys` or None, and puts them there. None if nothing."""
         return None
 
     @property
     def needs_keys(self) -> KeyForm | Literal["chosen"] | None:
-        """The keys and values of an earlier layer that it attends to, if it has none of its own, or
-        `"chosen"` if it attends to those of its own that an earlier layer chose: `forward` then
-        takes `keys` too, a `zoo.context.SharedKeys`, and gets them there."""
+        """What it takes over from an earlier layer: keys and values of this form, if it has none of
+        its own, or `"chosen"`, the choice of the keys that each query attends to. `forward` then
+        takes `keys` too, a `zoo.context.SharedKeys`, and gets them there. None if nothing."""
         return None
 
     @property
     def past_by_default(self) -> str | None:
-        """The key of an option that is not stated and whose default limits what a position sees
-        before it, but not after it. A stack that is not causal has to state it."""
+        """The key of an option that the spec does not state, and whose default limits how far back
+        a position sees, but not how far ahead. A stack that is not causal has to state it."""
         return None
 
     @property
@@ -288,7 +288,7 @@ class Position(Plugin):
     grid: Given[tuple[int, int, int] | None] = None
     """`Embedding.grid` of the embedding below."""
     n_with_positions: Given[int | None] = None
-    """`Embedding.n_positions` of the embedding below, which has no positions for registers."""
+    """`Embedding.n_positions` of the embedding below: the vectors that get a position."""
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
@@ -322,18 +322,23 @@ class Position(Plugin):
 class Embedding(Plugin):
     """Computes the vectors that enter a stack.
 
-    Module: `forward(inputs, positions, *, token_types, mask)` returns (batch, length, d_model). The
-    inputs of the model are ids (batch, length), vectors (batch, length, width), or images (batch,
-    channels, height, width) of one shape, the `image_shape`; `positions` are (length,) or (batch,
-    length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
-    embedding of vectors states their `input_width`, and if it changes the length, it states
-    `most_inputs`, and its module has a method `embedded_length(length)`; one of sounds, vectors of
-    width 1, states its `shortest_sound`, one of their spectrograms its `spectrogram_shape`, one of
-    the patches of images of any size its `patch_shape`, and one of images its `n_vectors`. With a
-    `layer_input_width`, its module has a module `layer_inputs`: `forward(inputs, x)`, where x is
-    what the embedding returned for the inputs, returns what each layer gets beside the states,
-    (batch, length, n_layers, layer_input_width). `build` receives the module of the position scheme
-    to add, or None.
+    Module: `forward(inputs, positions, *, token_types, mask)` returns (batch, length, d_model).
+    `positions` are (length,) or (batch, length); `token_types` and the boolean `mask`, False =
+    padding, are (batch, length) or None. `build` receives the module of the position scheme to add,
+    or None. The inputs are those of the model, and the description states which:
+
+    - ids (batch, length), if `takes_ids`;
+    - vectors (batch, length, `input_width`). If their number changes, it states `most_inputs`, and
+      its module has a method `embedded_length(length)`;
+    - sounds (batch, samples, 1), if it states a `shortest_sound`;
+    - spectrograms of sounds (batch, frames, bands), if it states a `spectrogram_shape`;
+    - images (batch, channels, height, width) of one shape, if it states an `image_shape` and their
+      `n_vectors`;
+    - patches of images of any size, as vectors, if it states a `patch_shape`.
+
+    With a `layer_input_width`, its module has a module `layer_inputs`: `forward(inputs, x)`, where
+    x is what the embedding returned for the inputs, returns what each layer gets beside the states,
+    (batch, length, n_layers, layer_input_width).
     """
 
     vocab: Given[int | None] = None
@@ -413,8 +418,8 @@ class Embedding(Plugin):
 
     @property
     def longest(self) -> int | None:
-        """The length of the longest sequence, and so the most rows and the most columns of patches
-        if it tells these apart; None if there is none."""
+        """The length of the longest sequence; where the two coordinates of a patch are told apart,
+        also the most rows and the most columns of patches. None for no limit."""
         return None
 
     @property
@@ -424,8 +429,8 @@ class Embedding(Plugin):
 
     @property
     def n_positions(self) -> int | None:
-        """The number of vectors that positions are added to, of inputs that all become as many: the
-        first ones are. None where these differ in length."""
+        """How many of the vectors get a position: the first ones do. None if inputs become
+        different numbers of vectors."""
         return self.n_vectors
 
     @property
@@ -511,7 +516,7 @@ class Head(Plugin):
 
 class Merging(Component):
     """Makes one state of the residual streams of a token. Module: `forward(x)`, (..., n_streams,
-    d_model) to (..., d_model); and if the streams do not all begin as the embedded state,
+    d_model) to (..., d_model). If not all streams begin as the embedded state, it also has
     `split(x)`, (..., d_model) to (..., n_streams, d_model)."""
 
     d_model: Given[int]
@@ -521,9 +526,9 @@ class Merging(Component):
 class Block(Plugin):
     """One layer of a stack. Module: `forward(x, context)` returns the new states (..., length,
     d_model) and the attention weights as a mapping of kind to tensor, empty unless asked for. With
-    a `merging`, the states are (..., length, n_streams, d_model): the embedded ones, in each of so
-    many residual streams or as the merging splits them, and after the last layer the stack merges
-    them."""
+    a `merging`, there are several residual streams, and the states are (..., length, n_streams,
+    d_model). Each stream begins as the embedded state, or as what the merging's `split` makes of
+    it, and after the last layer the stack merges them."""
 
     vocab: Given[int | None] = None
     """The size of the vocabulary, in a stack that is called with ids."""
@@ -684,9 +689,9 @@ class Builder(Plugin):
 
     @property
     def rereads(self) -> Reading | None:
-        """The source of a model with a head that says something of a text, or of its tokens, and
-        that is called with the text twice: as the source, and as the target, which begins one token
-        later; None for others."""
+        """The source of a model with an encoder and a decoder whose head says something of a text,
+        or of its tokens, and that is called with the text twice: as the source, and as the target,
+        where it follows a start token. None for others."""
         return None
 
     @property

@@ -77,9 +77,9 @@ def meter_of(device: torch.device) -> Meter | None:
 
 
 def peaks(run: Callable[[], Iterator[None]], meter: Meter | None) -> list[int | None]:
-    """Run twice, and return the bytes that the second run needs up to the end of each part, beside
-    those in use before both. So what the first leaves for the second, such as the state of an
-    optimiser, counts, and so does the part before; nothing of that is in a figure of the weights.
+    """Run twice, and return the most bytes in use during the second run up to the end of each of
+    its parts, less those in use before both runs. So the weights do not count, but what the first
+    run leaves for the second does, such as the state of an optimiser.
     """
     gc.collect()
     before = 0 if meter is None else meter.start()

@@ -16,10 +16,10 @@ def on_all_cores(
     """Call a function with each name, each call in one of as many threads as there are cores.
 
     Args:
-        work: the function; it lets go of the GIL where it takes long.
-        sizes: what each call has to do, by name. The largest are begun first: a large one at the
-            end would keep one core busy while the others have nothing left.
-        n_threads: the number of threads, if not that of the cores.
+        work: the function, which releases the GIL while it does most of its work.
+        sizes: the amount of work of each call, such as a number of bytes, by name. The largest are
+            begun first: a large one at the end would keep one core busy while the others idle.
+        n_threads: the number of threads; by default that of the cores.
 
     Returns:
         The results by name, in the order in which the calls began.

@@ -1,2 +1,2 @@
-"""What loads the models of the store: `zoo push`, which publishes one with a fingerprint of its
-outputs, and `zoo verify`, which compares them."""
+"""Publishing a model with a fingerprint of its outputs (`zoo push`), and comparing models of the
+store with theirs (`zoo verify`). Unlike `zoo.store`, both load models."""

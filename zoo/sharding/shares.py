@@ -30,8 +30,8 @@ def runs_of(tensor: torch.Tensor) -> Iterator[Run]:
 
 
 def runs(whole: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Run]:
-    """The elements of a box in a tensor of shape `whole`: `sizes` elements from `offsets` on along
-    each axis."""
+    """The elements of a slice of a tensor of shape `whole`, which has `sizes` elements from
+    `offsets` on along each axis."""
     if not prod(sizes):
         return
     cut = [axis for axis, size in enumerate(whole) if sizes[axis] != size]

@@ -1,4 +1,4 @@
-"""Layers that differ only in numbers, told as one."""
+"""Descriptions of layers that differ only in numbers, merged into one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_LAYERS = 4
-"""The most sets of different layers that are told one by one. Of more, those that differ only in
-numbers are told as one."""
+"""The most sets of different layers that are described one by one. Of more, those that differ only
+in numbers are described as one."""
 
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?[kMBT]?"
@@ -18,8 +18,9 @@ _RANGE = re.compile(rf"(?<![\w.])({_NUMBER}(?: … {_NUMBER})?)(?![\w.])")
 
 
 def in_one(a: str, b: str) -> str | None:
-    """Return the text that tells what both tell, with the least and the greatest in place of
-    numbers that differ, or of such ranges: `d_ff 8 … 64`. None if the texts differ in more."""
+    """Merge two texts that differ only in numbers or ranges of numbers: in place of each that
+    differs stands a range, from the least to the greatest: `d_ff 8 … 64`. None if they differ in
+    more."""
     told, other = _RANGE.split(a), _RANGE.split(b)
     if told[::2] != other[::2]:  # what is around the numbers
         return None
@@ -28,11 +29,15 @@ def in_one(a: str, b: str) -> str | None:
 
 
 def folded(items: Sequence[T], as_one: Callable[[T, T], T | None]) -> tuple[list[T], list[int]]:
-    """Return the items without those that an earlier one tells too, and where each item is now.
+    """Merge items.
 
     Args:
         items: the items.
-        as_one: returns the item that tells what two tell; None if there is none.
+        as_one: merges two items; None if they cannot be merged.
+
+    Returns:
+        The items, each merged with the later ones that can be merged with it; and for each of the
+        original items the index of the one that it is part of.
     """
     found: list[T] = []
     places: list[int] = []

@@ -1,5 +1,5 @@
-"""Download one file from a source: resumed after an interruption, never longer than expected, and
-checked by its digest."""
+"""Download the files of a source. Each is resumed after an interruption, is never longer than
+expected, and is checked by its digest."""
 
 from __future__ import annotations
 
