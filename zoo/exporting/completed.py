@@ -20,7 +20,7 @@ from zoo.families.rotary import ROPE
 from zoo.families.scope import Scope
 from zoo.families.spec import Line, lines_of
 from zoo.json_files import JsonFile
-from zoo.showing.data import ValueChange
+from zoo.reports.data import ValueChange
 
 NO_FIELDS = frozenset({"default_theta", "quantization_config", "transformers_weights"})
 """Keys of defaults that say what a class is, or how a checkpoint is stored: no configuration of a

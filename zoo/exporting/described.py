@@ -18,7 +18,7 @@ from zoo.families.origin import Origin
 from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.json_files import JsonFile
-from zoo.showing.data import ValueChange
+from zoo.reports.data import ValueChange
 from zoo.spec import ModelSpec
 
 _MOST_ROUNDS = 4

@@ -35,7 +35,7 @@ from zoo.loading import load
 from zoo.purpose import Reading
 from zoo.reading import read_spec
 from zoo.registry import Registry, in_force
-from zoo.showing.data import ValueChange
+from zoo.reports.data import ValueChange
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import DTYPES, by_dtype, dtype_name
 from zoo.weights.file import laid_out

@@ -10,9 +10,9 @@ from zoo.families.registered import Families
 from zoo.families.scope import Scope
 from zoo.families.spec import Made
 from zoo.files.of_model import LIST_OF_MODULES
+from zoo.reports.data import ValueChange
 from zoo.reports.diff import value_changes
 from zoo.reports.sides import Side
-from zoo.showing.data import ValueChange
 from zoo.spec import ModelSpec
 
 _TRAINING = frozenset({"dropout", "init", "auxiliary_loss"})

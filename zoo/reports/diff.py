@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import tomlkit
 
 from zoo.registry import Registry, in_force
+from zoo.reports.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.reports.sides import Comparable, Side
 from zoo.resolving.node import Node
-from zoo.showing.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.showing.full_form import origin_of, tables_in
 from zoo.wording import counted
 

@@ -23,7 +23,7 @@ from zoo.errors import InputError
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
-from zoo.showing.data import Flops, FlopsPart
+from zoo.reports.data import Flops, FlopsPart
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.wording import counted
