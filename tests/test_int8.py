@@ -40,6 +40,7 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "experts": {**DECODER, "ffn": {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"}},
     "shared layers": {**DECODER, "decoder": {"share_layers": [0, 0]}},
+    "nothing but matrices": {**DECODER, "norm": "none", "bias": False},
     "pair": {**SMALL, "builder": "encoder_decoder", "source_vocab": 150, "target_vocab": 140},
 }
 

@@ -46,12 +46,12 @@ class Int8Matrix(nn.Module):
 
     `codes`, (blocks, columns, WIDTH + TAIL), holds q + 128 of the columns of every `WIDTH` rows,
     and FBGEMM's factor 1 and summand -128; beyond the last row, q is 0. `scale` is (rows,), in
-    float32 even if the model is cast. `like` is an empty tensor that is cast like the model.
+    float32 even if the model is cast. `like` is an empty parameter that is cast like the model,
+    which may have no other parameters left.
     """
 
     codes: torch.Tensor
     scale: torch.Tensor
-    like: torch.Tensor
 
     def __init__(self, weight: torch.Tensor) -> None:
         """Quantize a weight (rows, columns), block by block, so that there is no other copy."""
@@ -73,7 +73,7 @@ class Int8Matrix(nn.Module):
         collapse(codes.data_ptr(), codes.nbytes)
         self.register_buffer("codes", codes)
         self.register_buffer("scale", torch.cat(scales))
-        self.register_buffer("like", weight.new_empty(0), persistent=False)
+        self.like = nn.Parameter(weight.new_empty(0), requires_grad=False)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         scale = self.scale
