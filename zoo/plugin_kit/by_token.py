@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -50,41 +50,59 @@ class NormDriver(Driver):
         expect_by_token(self.model.part, (1, LENGTH, 1, BATCH), help)
 
 
-class FeedForwardDriver(Driver):
+class _StatesDriver(Driver):
+    """Calls a module with states, and with the ids of the tokens if it takes them."""
+
     names = ("x", "ids")
+    mask_stated_by: ClassVar[str]
+    """The statement of the description that `forward` takes a `mask`."""
 
     def inputs(self, seed: int = 0) -> Tensors:
         x = super().inputs(seed)
         return (*x, ids(seed)) if self.described.takes_ids else x
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self._fed(*inputs),)
+        return (self._output(*inputs),)
 
-    def _fed(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
-        """Return what the network returns for states x, and the ids of the tokens if it takes
+    def _output(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
+        """Return what the module returns for states x, and the ids of the tokens if it takes
         them."""
-        return (
-            self.model.part(x, **options) if ids is None else self.model.part(x, ids=ids, **options)
-        )
+        if ids is not None:
+            options["ids"] = ids
+        return self.model.part(x, **options)
+
+    def _mask(self) -> dict[str, Any]:
+        """Return the mask as an argument of `forward`, without padding, if it takes one."""
+        return {"mask": None} if getattr(self.described, self.mask_stated_by) else {}
+
+    def _expect_arguments(self, x: torch.Tensor, *of_tokens: torch.Tensor) -> None:
+        """Raises PromiseError unless `forward` takes what a model calls it with."""
+        given = {"ids": of_tokens[0]} if of_tokens else {}
+        expect_call(self.model.part.forward, x, **given, **self._mask())
+
+    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
+        ways = super().ways(inputs)
+        return {**ways, " with a `mask`": self._masked} if self._mask() else ways
+
+    def _masked(self, *inputs: torch.Tensor) -> Tensors:
+        return (self._output(*inputs, mask=hiding_one(inputs[0])),)
+
+
+class FeedForwardDriver(_StatesDriver):
+    mask_stated_by = "takes_mask"
 
     def _by_vectors(self, x: torch.Tensor, **options: Any) -> Any:
         """Return what the network returns for states x (..., d_model) in float64, of which each has
         an id of its own if it takes ids."""
         own = (1e6 * x[..., 0]).long() % SIZES["vocab"] if self.described.takes_ids else None
-        return self._fed(x, own, **options)
-
-    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
-        ways = super().ways(inputs)
-        return {**ways, " with a `mask`": self._masked} if self.described.takes_mask else ways
+        return self._output(x, own, **options)
 
     def _masked(self, *inputs: torch.Tensor) -> Tensors:
-        return (without_hidden(self._fed(*inputs, mask=hiding_one(inputs[0]))),)
+        return tuple(map(without_hidden, super()._masked(*inputs)))
 
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
-        x, *of_tokens = inputs
-        given = {"ids": of_tokens[0]} if of_tokens else {}
-        expect_call(self.model.part.forward, x, **given, **self._mask())
+        self._expect_arguments(*inputs)
         super().check(inputs)
         self.expect_finite_at_zero(inputs)
         self.expect_residual(inputs)
@@ -131,40 +149,13 @@ class FeedForwardDriver(Driver):
                     help=AS_ALONE,
                 )
 
-    def _mask(self) -> dict[str, Any]:
-        """Return the arguments of `forward` besides x."""
-        return {"mask": None} if self.described.takes_mask else {}
 
-
-class HeadDriver(Driver):
-    names = ("x", "ids")
-
-    def inputs(self, seed: int = 0) -> Tensors:
-        x = super().inputs(seed)
-        return (*x, ids(seed)) if self.described.takes_ids else x
-
-    def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self._head(*inputs),)
-
-    def _head(self, x: torch.Tensor, ids: torch.Tensor | None = None, **options: Any) -> Any:
-        """Return what the module returns for states x, and the ids of the tokens if it takes
-        them."""
-        if ids is not None:
-            options["ids"] = ids
-        return self.model.part(x, **options)
-
-    def ways(self, inputs: Tensors) -> Mapping[str, Way]:
-        ways = super().ways(inputs)
-        return {**ways, " with a `mask`": self._masked} if self.described.pools else ways
-
-    def _masked(self, *inputs: torch.Tensor) -> Tensors:
-        return (self._head(*inputs, mask=hiding_one(inputs[0])),)
+class HeadDriver(_StatesDriver):
+    mask_stated_by = "pools"
 
     def check(self, inputs: Tensors) -> None:
         head: Head = self.described
-        options: dict[str, Any] = {"mask": None} if head.pools else {}
-        options |= {"ids": inputs[1]} if head.takes_ids else {}
-        expect_call(self.model.part.forward, inputs[0], **options)
+        self._expect_arguments(*inputs)
         output = self(*inputs)[0]
         self.expect_finite_at_zero(inputs)
         if head.pools:
@@ -205,7 +196,7 @@ class HeadDriver(Driver):
         x, *of_tokens = self.inputs()
 
         def head(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-            output: torch.Tensor = self._head(states, *of_tokens, mask=mask)
+            output: torch.Tensor = self._output(states, *of_tokens, mask=mask)
             return output
 
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
@@ -217,7 +208,7 @@ class HeadDriver(Driver):
                 yield "a token that the mask (batch, length) hides changes the output"
                 return
             if hidden == LENGTH - 1:
-                alone = self._head(*(t[:, :hidden] for t in (x, *of_tokens)))
+                alone = self._output(*(t[:, :hidden] for t in (x, *of_tokens)))
                 if not close(one, alone, SAME):
                     yield (
                         "beside padding at the end, which the mask (batch, length) hides, a "
