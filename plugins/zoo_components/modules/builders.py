@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
-from zoo.inputs.masks import expand_mask
 from zoo.linear import Linear
 from zoo.slots import Head
-from zoo.transformer import AttentionMaps, Transformer
+from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.masks import join
 from zoo_components.modules.stack import Maps, Stack
 
@@ -144,7 +143,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
             source: ids (batch, source length), or vectors or images without a vocabulary.
             target: ids (batch, target length).
             source_mask: which source positions may be attended to, in the encoder and from the
-                decoder; boolean, True = attend, in a shape of `zoo.inputs.masks.check_mask`. One
+                decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`. One
                 with a row for each query has to fit both.
             target_mask: the same for the decoder's self-attention; it is joined with the causal
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
@@ -285,8 +284,8 @@ class Decoder(WithDecoder):
             target: ids (batch, length), or vectors without a vocabulary, batched or not.
             memory: (batch, memory length, memory_width), if the spec states a `memory_width`.
             target_mask: which positions may be attended to; boolean, True = attend, (batch, length)
-                or another shape of `zoo.inputs.masks.check_mask`. It is joined with the causal
-                mask. Padding is hidden without a mask when the spec names a `pad_id`.
+                or another shape of `zoo.transformer.check_mask`. It is joined with the causal mask.
+                Padding is hidden without a mask when the spec names a `pad_id`.
             memory_mask: which of the memory may be attended to, boolean, (batch, memory length) or
                 another of these shapes.
             return_attention: also return the attention maps.

@@ -41,7 +41,7 @@ class DualEncoder(Transformer):
         self, text: torch.Tensor, *, text_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The vector of each text, (batch, width), of ids (batch, length). `text_mask` hides
-        padding: boolean, True = attend, in a shape of `zoo.inputs.masks.check_mask`."""
+        padding: boolean, True = attend, in a shape of `zoo.transformer.check_mask`."""
         return self._text_vectors(text, text_mask, return_attention=False)[0]
 
     def forward(

@@ -158,7 +158,7 @@ class ImageTextDecoder(InsertingDecoder):
             images: all images in their order, text by text, (n_images, channels, height, width).
                 Without any, `image_id` is a token like others.
             target_mask: which positions may be attended to at most; boolean, True = attend, (batch,
-                length) or another shape of `zoo.inputs.masks.check_mask`.
+                length) or another shape of `zoo.transformer.check_mask`.
             prompt: which tokens attend to each other in both directions, boolean, (batch, length),
                 if the spec says `bidirectional = "prompt"`: those to which the others are the
                 answer. None do unless given.

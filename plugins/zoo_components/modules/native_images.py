@@ -216,7 +216,7 @@ class NativeImageTextDecoder(InsertingDecoder):
                 width), or a tensor of several of one size. Without any, `image_id` is a token like
                 others.
             target_mask: which positions may be attended to at most; boolean, True = attend, (batch,
-                length) or another shape of `zoo.inputs.masks.check_mask`.
+                length) or another shape of `zoo.transformer.check_mask`.
             return_attention: also return the attention maps, those of the layers that read images
                 as `encoder`: of images of several sizes, those of all layers for each size in turn.
 

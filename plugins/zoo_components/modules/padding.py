@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from zoo.inputs.masks import expand_mask
+from zoo.transformer import expand_mask
 from zoo_components.modules.masks import join
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.context import LayerContext, SharedKeys
-from zoo.inputs.masks import check_mask
 from zoo.position import PositionScheme, add_biases, rotation_of
+from zoo.transformer import check_mask
 from zoo_components.modules.masks import causal_or_same, join
 from zoo_components.modules.padding import Padding, by_token
 from zoo_components.modules.stack_inputs import Inputs, check_memory
