@@ -478,6 +478,7 @@ WRONG = {
     "new": ({"new_tokens": 1}, "`new_tokens` is an integer of at least 2, not 1"),
     "rounds": ({"rounds": 4}, "`rounds` is an integer of at least 5, not 4"),
     "task": ({"tasks": "trian"}, "there is no task `trian`\n.*did you mean `train`"),
+    "tasks": ({"tasks": 5}, "`tasks` is a task or a list of them, not 5"),
     "none": ({"tasks": []}, "`tasks` is empty"),
     "device": ({"device": "gpu"}, "the device `gpu` cannot be used"),
     "meta": ({"device": "meta"}, "`meta` computes nothing"),

@@ -389,6 +389,10 @@ def test_in_python_anything_else_is_refused() -> None:
         with pytest.raises(TypeError, match="not a model, whose spec is its attribute `spec`"):
             call(model)
     assert zoo.diff(SMALL, model.spec)["equal"]
+    nothing: Any
+    for nothing in (None, 5):
+        with pytest.raises(TypeError, match="TOML text or a dict, not "):
+            zoo.diff(SMALL, nothing)
 
 
 # --- errors and costs ---------------------------------------------------------------------------

@@ -88,6 +88,9 @@ def test_a_path_in_the_place_of_a_registry_is_refused() -> None:
     for call in calls:
         with pytest.raises(TypeError, match=r"`zoo\.load_registry\(path\)` returns, not a str"):
             call()
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="a registry is the path of its file, not int"):
+        zoo.load_registry(wrong)
 
 
 def test_the_command_line_takes_a_further_registry(

@@ -82,6 +82,8 @@ def test_a_row_for_each_run(runs: list[Path]) -> None:
     for one in (str(runs[0]), runs[0]):
         with pytest.raises(InputError, match="`runs` is a list, of one folder too"):
             zoo.results(one)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a run is the path of its folder, not int"):
+        zoo.results([5])  # type: ignore[list-item]
 
 
 def test_runs_with_several_seeds_share_a_line(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_config_path
 
+from zoo.arguments import check_path
 from zoo.budget import Budget
 from zoo.errors import Place, PluginError, Problem, RegistryError, ZooError, in_order
 from zoo.registering.catalog import Catalog
@@ -201,7 +202,7 @@ def find_registries(extra: str | Path | None = None) -> list[Path]:
         shipped_registry(),
         *filter(os.path.isfile, _of_user()),
         *local,
-        *([Path(extra)] if extra is not None else []),
+        *([] if extra is None else [check_path(extra, "a registry is the path of its file")]),
     ]
     return list({os.path.realpath(path): path for path in layers}.values())
 

@@ -155,6 +155,8 @@ def _read_tasks(tasks: str | Sequence[str] | None, *, trains: bool) -> list[Task
     """Return the tasks in their order; None for all that a model can do."""
     if tasks is None:
         return None
+    if not isinstance(tasks, Iterable):
+        raise InputError(f"`tasks` is a task or a list of them, not {tasks!r:.80}")
     stated = [tasks] if isinstance(tasks, str) else list(tasks)
     for one in stated:
         if one not in TASKS:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zoo.arguments import check_path
 from zoo.errors import InputError, Place, TrainingError
 from zoo.files.of_model import RECIPE, TARGET_TOKENIZER, TOKENIZER
 from zoo.files.of_training import CHECKPOINTS, METRICS
@@ -78,7 +79,7 @@ class TrainingRun:
             TrainingError: it is none, or what it holds is damaged.
             SpecError: its recipe is wrong.
         """
-        path = Path(folder)
+        path = check_path(folder, "a run is the path of its folder")
         # `Path.is_file` raises for a name too long, and for a folder that may not be searched.
         if not os.path.isfile(path / RECIPE):
             message = f"{quoted(folder)} is no folder of a run: it has no {RECIPE}"
@@ -160,7 +161,8 @@ def results(runs: Iterable[str | Path]) -> list[dict[str, Any]]:
 def read_runs(folders: Iterable[str | Path]) -> list[TrainingRun]:
     """Read the folders of runs, each once: one that counted twice would be a further run without
     a deviation. Raises as `results`."""
-    return [TrainingRun.of(one) for one in {os.path.realpath(one): one for one in folders}.values()]
+    runs = [TrainingRun.of(one) for one in folders]
+    return list({os.path.realpath(run.folder): run for run in runs}.values())
 
 
 def rows_of(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:

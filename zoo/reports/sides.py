@@ -33,10 +33,11 @@ class Side:
 
         Raises:
             ZooError: the source cannot be read.
+            TypeError: it is nothing that could be.
         """
         if isinstance(source, ModelSpec):
             return cls(source.name, source)
-        if isinstance(source, Mapping) or "\n" in str(source):
+        if not isinstance(source, str | Path) or "\n" in str(source):
             spec = read_spec(source, registry=registry)
             return cls(spec.name, spec)
         spec, header = read_source(str(source), registry)
