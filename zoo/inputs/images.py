@@ -23,11 +23,7 @@ def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
         raise TypeError(
             f"this model takes a tensor of images, {sizes}, not a {type(images).__name__}{hint}"
         )
-    if not images.is_floating_point():
-        raise TypeError(
-            f"images are floating-point numbers {sizes}, not {images.dtype}: scale the pixels as "
-            "they were in training"
-        )
+    _check_floats(images, sizes)
     found = tuple(images.shape)
     if len(found) == 4 and found[1:] == shape:
         return images
@@ -39,6 +35,14 @@ def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
     elif len(found) in (3, 4) and found[-3] == channels:
         hint = f"; resize the images to {height} x {width} pixels, as in training"
     raise ValueError(f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}")
+
+
+def _check_floats(images: torch.Tensor, sizes: str) -> None:
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images are floating-point numbers {sizes}, not {images.dtype}: scale the pixels as "
+            "they were in training"
+        )
 
 
 def check_images_of_any_size(
@@ -62,11 +66,7 @@ def check_images_of_any_size(
     for number, image in enumerate(images):
         if not isinstance(image, torch.Tensor):
             raise TypeError(f"image {number} is a tensor {sizes}, not a {type(image).__name__}")
-        if not image.is_floating_point():
-            raise TypeError(
-                f"images are floating-point numbers {sizes}, not {image.dtype}: scale the pixels "
-                "as they were in training"
-            )
+        _check_floats(image, sizes)
         found = tuple(image.shape)
         if len(found) != 3 or found[0] != channels:
             hint = ""
