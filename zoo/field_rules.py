@@ -96,8 +96,8 @@ def check_types(
     dimensions of components are bound to fields declared before.
 
     Args:
-        bound: each field in order; of one that holds a component, with the earlier fields that are
-            bound to its dimensions, by the names of these.
+        bound: all fields in order. A field that holds a component is mapped to the earlier fields
+            that its dimensions are bound to, by the dimensions; any other field to None.
         component: the base class of all descriptions.
 
     Raises:

@@ -29,7 +29,7 @@ LARGE = 2**16
 """The number of weights from which oneDNN is faster than MKL."""
 
 AS_STORED = 16 if INTEL else 1
-"""How many times as many there must be where they are not packed. On two Sapphire Rapids cores
+"""The factor of `LARGE` for weights that are not packed. On two Sapphire Rapids cores
 oneDNN takes 1.1 to 1.7 of MKL's time for 4 rows and 512 x 512 or 768 x 768."""
 
 MANY_ROWS = 128

@@ -116,7 +116,8 @@ class Transformer(nn.Module):
 
     @contextmanager
     def _ties_kept(self) -> Generator[None]:
-        """Make one again of the tensors that were one before: torch replaces them name by name."""
+        """Tie what was tied before the block again after it: torch replaces tensors name by
+        name."""
         held = owners(self)
         yield
         for (table, name), *others in held.values():

@@ -35,8 +35,9 @@ def for_terminal(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return a help text with the nearest known name, and the settings with which it is what others
-    call `name`; if none is near, return `otherwise`, or by default the list of names."""
+    """Return a help text with the nearest known name; if no name is near, return `otherwise`, or by
+    default the list of names. If `name` is another word for a known name with certain settings, the
+    text has these too."""
     if close := nearest(name, known):
         kind, *settings = _other_words().get(name.lower(), [close])
         if settings and close == kind:

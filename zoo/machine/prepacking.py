@@ -42,7 +42,7 @@ weight for up to three as fast as memory is read, and for four at half of that: 
 1.6 of its time for one, and 0.5 to 0.9 for four, on two Sapphire Rapids cores."""
 
 FEWEST_ROWS = 1 if AVX2_ONLY or INTEL else 6
-"""The number of rows up to which fewer are repeated. With AVX-512, the product of oneDNN's layout
+"""Fewer rows are repeated until there are so many. With AVX-512, the product of oneDNN's layout
 with six rows takes less time than with one, two or three: 0.83, 0.75 and 0.93 of it for 768 x 2,304
 and its like on two Zen 4 cores. Without, it takes more: 1.4, 1.25 and 1.2 on two Zen 3 cores; and
 so it does on Intel's."""

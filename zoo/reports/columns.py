@@ -26,9 +26,16 @@ ABSENT = Value(None, False)
 def differing(
     sides: Iterable[Mapping[str, Value]], taken: Collection[str]
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the values of each key path that some side states and that differ, under a name of its
-    own that is not `taken`: the shortest end of the path that is clear, and for a `kind` that of
-    its table. Values of one name that differ in the same way are told once."""
+    """Yield the columns of a table: the name and the values, one for each side, of each key path
+    whose values differ and are stated by some side. Columns that differ in the same way, and whose
+    paths have the same end, are yielded once.
+
+    Args:
+        sides: the values of each row, by their key paths.
+        taken: names that other columns have. The name of a column is the shortest end of its path
+            that is not taken and is the end of no other path; that of a `kind` is the name of its
+            table.
+    """
     found = list(sides)
     alike: dict[tuple[str, str], tuple[list[str], tuple[object, ...]]] = {}
     paths = in_order(found)
@@ -42,8 +49,8 @@ def differing(
             )
             same[0].append(name)
     everywhere = {*taken} | {path.removesuffix(".kind") for path in paths}
-    for same_paths, row in alike.values():
-        yield _short(same_paths[0], everywhere.difference(same_paths)), row
+    for same_paths, column in alike.values():
+        yield _short(same_paths[0], everywhere.difference(same_paths)), column
 
 
 def _short(path: str, others: Iterable[str]) -> str:

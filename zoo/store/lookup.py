@@ -37,8 +37,8 @@ def bare_and_version(name: str) -> tuple[str, str | None]:
 
 
 def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
-    """Return the ref of `name`, or of `name@version` with the start of a version; None if what the
-    registry states under this name, and of this version, is not in the store.
+    """Return the ref of `name`, or of `name@version` with the start of a version; None if the
+    registry states such a version, and the store does not have it.
 
     Raises:
         StoreError: there is no such model, or that version of it is neither in the store nor the
