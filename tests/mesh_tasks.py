@@ -123,6 +123,19 @@ def vectors_of_sounds(path: Path, shape: Shape | None) -> torch.Tensor:
     return found
 
 
+def states_in_text(path: Path, shape: Shape | None) -> list[torch.Tensor]:
+    """Return what stands in texts for images or for sounds, which is the first that is asked of the
+    model."""
+    model: Any = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
+    how = model.spec.model.generation
+    images = how.inserted_images is not None
+    sizes = how.inserted_images.shape if images else how.inserted_sounds.shape
+    random = torch.Generator().manual_seed(0)
+    media = torch.randn(2, *sizes, generator=random, dtype=next(model.parameters()).dtype)
+    with torch.no_grad():
+        return list(model.read_images(media) if images else model.read_sounds(media))
+
+
 def generated_for_own(
     path: Path, shape: Shape | None, requests: Sequence[Sequence[dict[str, Any]]]
 ) -> list[list[zoo.Generated]]:

@@ -15,7 +15,7 @@ from breadth import one_then_slow
 from published_models import entry, register, weights, write_files
 from random_values import add_noise
 from ranks import Ranks, ranks
-from small_specs import EXAMPLES, TINY, TINY_DUAL, small
+from small_specs import EXAMPLES, TINY, TINY_DUAL, TINY_IMAGE_TEXT, TINY_SOUND_TEXT, small
 from trials import python
 
 import zoo
@@ -336,6 +336,14 @@ def test_the_same_vectors_of_sounds(two: Ranks, tmp_path: Path, mesh: dict[str, 
     path = saved(tmp_path, SOUNDS)
     expected = tasks.vectors_of_sounds(path, None)
     for found in two(tasks.vectors_of_sounds, path, mesh):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("spec", [TINY_IMAGE_TEXT, TINY_SOUND_TEXT], ids=["images", "sounds"])
+def test_the_same_states_in_text(two: Ranks, tmp_path: Path, spec: dict[str, Any]) -> None:
+    path = saved(tmp_path, spec)
+    expected = tasks.states_in_text(path, None)
+    for found in two(tasks.states_in_text, path, FSDP):
         torch.testing.assert_close(found, expected)
 
 

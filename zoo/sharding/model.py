@@ -21,6 +21,8 @@ from zoo.weights.held_tensors import stored
 _METHODS = (
     "encode",
     "decode",
+    "read_images",
+    "read_sounds",
     "insert_images",
     "insert_sounds",
     "encode_image",
