@@ -19,7 +19,7 @@ from zoo.reading import read_spec
 from zoo.training.data_tables import Tsv
 from zoo.training.optimizer_tables import AdamW, InverseSqrt
 from zoo.training.overrides import overridden
-from zoo.training.recipe import read_recipe
+from zoo.training.recipe import KINDS, OPTIONAL, TABLES, read_recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -429,6 +429,13 @@ def test_a_model_named_without_its_ending_is_told(project: Path) -> None:
     assert status == 2
     assert "sub/recipe.toml:3:9: error: there is no file and no model `model`" in err
     assert "help: did you mean `model.toml`?" in err
+
+
+@pytest.mark.parametrize("table", [*TABLES, *OPTIONAL, *KINDS])
+def test_each_table_of_recipes_tells_a_recipe(project: Path, table: str) -> None:
+    (project / "one.toml").write_text(f"format = 1\n[{table}]\n")
+    with pytest.raises(SpecError, match="this is a recipe for training, not the spec of a model"):
+        read_spec("one.toml")
 
 
 def test_a_registry_is_told(project: Path) -> None:

@@ -9,7 +9,16 @@ from zoo.registering.registry_file import FILE_NAME as REGISTRY_NAME
 
 OF_SPECS = ("builder", "extends")
 """Keys of which each spec has at least one, and recipes for training have none."""
-OF_RECIPES = ("data", "tokenizer", "optimizer", "schedule", "training", "evaluation")
+OF_RECIPES = (
+    "data",
+    "tokenizer",
+    "masking",
+    "lora",
+    "optimizer",
+    "schedule",
+    "training",
+    "evaluation",
+)
 """The tables that recipes have (`zoo.training.recipe`) and specs do not."""
 
 
