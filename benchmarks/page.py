@@ -25,10 +25,11 @@ Results = Sequence[Ratio] | Sequence[Curve]
 HEAD = """\
 # Performance
 
-Measured by `python -m benchmarks`. Each row is what the zoo takes over what a peer or a limit
-takes. Both are measured in the same run, in turn, one round to warm up and then at least five. The
-ratio is the median of the rounds' ratios, beside the least and the greatest of them. **Below 1 the
-zoo is faster.** The bar is what the ratio should not exceed.
+Measured by `python -m benchmarks`. The ratio in each row is the time that the zoo takes, divided by
+the time of a peer, which is another library, or of a limit, which is what the machine can do at
+best. **Below 1 the zoo is faster.** Both are measured in the same run, in turn: one round to warm
+up, and then at least five. The ratio is the median of the rounds' ratios; beside it are the least
+and the greatest of them. The bar is what the ratio should not exceed.
 """
 COLUMNS = """\
 | what | against | zoo | against | ratio | rounds | bar | |
@@ -42,14 +43,14 @@ class Page:
     The sections of suites that are not measured stay as they are.
 
     Args:
-        path: the path of the page, in Markdown. Plots go to `plots/` beside it, with the page's
-            name in theirs.
+        path: the path of the page, in Markdown, which keeps what is above its sections. Plots go
+            to `plots/` beside it, with the page's name in theirs.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        text = path.read_text() if path.exists() else ""
-        _, *sections = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
+        text = path.read_text() if path.exists() else HEAD
+        self._head, *sections = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
         self._sections = dict(zip(sections[::2], sections[1::2], strict=True))
 
     def add(self, name: str, about: str, where: str, results: Results) -> None:
@@ -68,7 +69,7 @@ class Page:
         parts = (about.strip(), where, f"![{title}]({image})", table(results))
         self._sections[title] = "\n\n".join(parts)
         sections = [f"## {one}\n\n{text.strip()}\n" for one, text in self._sections.items()]
-        self._path.write_text("\n".join((HEAD, *sections)))
+        self._path.write_text("\n".join((self._head.rstrip() + "\n", *sections)))
 
 
 def circumstances(place: Place = CPU) -> str:

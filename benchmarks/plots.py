@@ -18,6 +18,10 @@ from benchmarks.measure import Ratio
 KEPT, MISSED, PLAIN, BAR = "#3b75af", "#d1703c", "#9aa5b1", "#222222"
 """The colours of a ratio within its bar, of one above it, of one without a bar; and of a bar."""
 
+FARTHEST = 3.0
+"""Where the axis of ratios ends at the latest. A longer bar is cut off there, with its number: some
+limits are a hundred times as fast as anything, and all else would be as thin as a line."""
+
 STYLE = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -48,6 +52,7 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
     figure = Figure(figsize=(8, 0.9 + 0.27 * n_lines), layout="constrained")
     axes = figure.subplots()
     right = max(1.1, *(max(ratio.ratio, ratio.bar or 0.0) for ratio in ratios))
+    right = min(right, FARTHEST)
     ticks: dict[float, str] = {}
     line = 0.0
     for what, rows in groups:
@@ -65,7 +70,8 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(
-        "time of the zoo / time of the other   (shorter is faster;  ┃ bar,  ─ all rounds)"
+        "time of the zoo / time of the other   "
+        "(shorter is faster;  ┃ bar, orange where missed;  ─ all rounds)"
     )
     return figure
 
@@ -77,7 +83,11 @@ def _bar(axes: Any, line: float, ratio: Ratio, right: float) -> None:
     axes.plot([min(rounds), max(rounds)], [line, line], color="black", linewidth=0.8, alpha=0.6)
     if ratio.bar is not None:
         axes.plot([ratio.bar] * 2, [line - 0.45, line + 0.45], color=BAR, linewidth=2)
-    if ratio.ratio > 0.1 * right:
+    if ratio.ratio > 1.08 * right:
+        axes.text(
+            1.07 * right, line, f"{ratio.ratio:.2f} ▸", va="center", ha="right", color="white"
+        )
+    elif ratio.ratio > 0.1 * right:
         axes.text(0.01 * right, line, f"{ratio.ratio:.2f}", va="center", color="white")
     else:  # the bar is shorter than its number
         axes.text(max(rounds) + 0.01 * right, line, f"{ratio.ratio:.2f}", va="center")
