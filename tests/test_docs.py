@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from breadth import one_then_slow
+from tokenizers import Tokenizer
 
 import zoo
 from zoo.families.registered import Families
@@ -28,8 +29,13 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
     "docs/build.md",
+    "docs/architectures.md",
+    "docs/multimodal.md",
     "docs/editor.md",
     "docs/generate.md",
+    "docs/speed.md",
+    "docs/pytorch.md",
+    "docs/from-transformers.md",
     "docs/bundles.md",
     "docs/code.md",
     "docs/inspect.md",
@@ -42,6 +48,7 @@ PAGES = [
     "docs/states.md",
     "docs/train.md",
     "docs/train-encoders.md",
+    "docs/fine-tune.md",
     "docs/import.md",
     "docs/write-a-family.md",
 ]
@@ -106,6 +113,10 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_checkpoint(tmp_path / "checkpoint")
         make_adapter(tmp_path / "adapter")
         make_checkpoint_of_several(tmp_path / "qwen-checkpoint")
+    if page == "docs/from-transformers.md":
+        make_checkpoint(tmp_path / "checkpoint")
+    if page == "docs/fine-tune.md":
+        make_language_model(tmp_path / "base")
     if page == "docs/generate.md":
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
@@ -264,12 +275,8 @@ def make_qwen2_audio(folder: Path) -> None:
 def make_whisper(folder: Path) -> None:
     """A Whisper that hears a second, in a folder, with a tokenizer of bytes."""
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer, _ = tokenizer_of_bytes()
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"]
     tokenizer.add_special_tokens([*special, "<|transcribe|>", "<|notimestamps|>"])
     times = [f"<|{n / 50:.2f}|>" for n in range(51)]
@@ -295,15 +302,32 @@ def make_whisper(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def make_language_model(folder: Path) -> None:
+    """A language model in a folder, with a tokenizer of bytes and a chat template."""
+    from tokenizers import processors
+
+    tokenizer, n_bytes = tokenizer_of_bytes()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    begin = [("<s>", n_bytes)]
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=begin)
+    sizes = {"n_layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "position": "rotary"}
+    spec = {"format": 1, "name": "base", "builder": "decoder", "vocab": n_bytes + 2}
+    zoo.save(zoo.build({**spec, **sizes}), folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {"bos_token_id": n_bytes, "eos_token_id": n_bytes + 1}
+    (folder / "generation_config.json").write_text(json.dumps(ids))
+    (folder / "chat_template.jinja").write_text(
+        "{%- for message in messages %}"
+        "{%- if message.role == 'assistant' %}{{- message.content + '</s>' }}"
+        "{%- else %}{{- '<s>' + message.content + '\n' }}{%- endif %}"
+        "{%- endfor %}"
+    )
+
+
 def make_assistant(folder: Path) -> None:
     """A model of chats in a folder, with a tokenizer of bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    spec = {"format": 1, "name": "assistant", "builder": "decoder", "vocab": len(alphabet)}
+    tokenizer, n_bytes = tokenizer_of_bytes()
+    spec = {"format": 1, "name": "assistant", "builder": "decoder", "vocab": n_bytes}
     sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
     zoo.save(zoo.build({**spec, **sizes}), folder)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -313,10 +337,22 @@ def make_assistant(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(template)
 
 
+def tokenizer_of_bytes() -> tuple[Tokenizer, int]:
+    """A tokenizer of single bytes, and how many tokens it has."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, len(alphabet)
+
+
 def test_every_page_is_run_or_generated() -> None:
     """Every page is run here, has a test of its own, or is generated."""
     elsewhere = {
         "docs/plugins.md",
+        "docs/plugin-reference.md",
         "docs/contributing.md",
         "docs/decisions.md",
         "docs/families.md",
