@@ -15,6 +15,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from breadth import one_then_slow
 from tokenizers import Tokenizer
 
 import zoo
+from zoo.cli import COMMANDS
 from zoo.families.registered import Families
 from zoo.registry import load_registry
 
@@ -351,6 +353,8 @@ def tokenizer_of_bytes() -> tuple[Tokenizer, int]:
 def test_every_page_is_run_or_generated() -> None:
     """Every page is run here, has a test of its own, or is generated."""
     elsewhere = {
+        "docs/api.md",
+        "docs/commands.md",
         "docs/plugins.md",
         "docs/plugin-reference.md",
         "docs/contributing.md",
@@ -377,10 +381,40 @@ def test_component_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == made
 
 
-def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("page", "tool"),
+    [("recipe", "recipe_page"), ("api", "api_page"), ("commands", "command_page")],
+)
+def test_a_page_is_what_its_tool_writes(
+    page: str, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
-    made = runpy.run_path(str(ROOT / "tools/recipe_page.py"))["page"]()
-    assert (ROOT / "docs/recipe.md").read_text() == made
+    made = runpy.run_path(str(ROOT / f"tools/{tool}.py"))["page"]()
+    assert (ROOT / f"docs/{page}.md").read_text() == made
+
+
+def test_every_public_name_and_every_command_is_on_its_page() -> None:
+    names = set(re.findall(r"^### `zoo\.(\w+)`$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    assert names == set(zoo.__all__)
+    commands = re.findall(r"^### zoo (\w+)$", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)
+    assert sorted(commands) == sorted(COMMANDS)
+
+
+def test_the_lines_of_architectures_make_models() -> None:
+    """Each line of the table, by itself or with those beside it, changes the spec above it."""
+    text = (ROOT / "docs/architectures.md").read_text()
+    written = re.search(r"```toml\n(format = 1\nname = \"base\".*?)```", text, re.DOTALL)
+    assert written is not None
+    base = tomllib.loads(written[1])
+    unchanged = zoo.read_spec(base).digest
+    n_tried = 0
+    for cells in re.findall(r"^\| [^*|]+ \| (`.*`) \|$", text, re.MULTILINE):
+        for either in cells.split(", or "):
+            lines = re.findall(r"`([a-z_]+ = [^`]+)`", either)
+            changed = base | tomllib.loads("\n".join(lines))
+            assert zoo.read_spec(changed).digest != unchanged, lines
+            n_tried += 1
+    assert n_tried > 30
 
 
 def anchors(page: Path) -> set[str]:
