@@ -444,6 +444,22 @@ def test_what_the_page_for_developers_names_is_there() -> None:
     assert {n.removeprefix("make ") for n in named if n.startswith("make ")} <= {*targets}
 
 
+def test_the_reason_of_every_dependency_is_told() -> None:
+    """And of nothing that is none; `tomllib` comes with Python."""
+    told = set(re.findall(r"\*\*([\w-]+)\*\*", dependencies_of_decisions())) - {"tomllib"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        listed += extra
+    names = {re.split(r"[>\[]", one)[0] for one in listed} - {"zoo"}
+    assert told == names
+
+
+def dependencies_of_decisions() -> str:
+    """The section on dependencies."""
+    return (ROOT / "docs/decisions.md").read_text().partition("\n## Dependencies\n")[2]
+
+
 def test_the_readme_lists_every_page() -> None:
     listed = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
     assert listed == {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md")}
