@@ -44,6 +44,7 @@ PAGES = [
     "docs/larger.md",
     "docs/load.md",
     "docs/own-init.md",
+    "docs/registry.md",
     "docs/run-images.md",
     "docs/run-sounds.md",
     "docs/share.md",
