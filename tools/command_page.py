@@ -41,7 +41,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Bundles": ["bundle", "lock"],
     "Extending": ["init", "plugin"],
 }
-SCRIPTS = """\
+AFTER = """\
 ## In scripts
 
 Results are printed on the standard output; errors, warnings and progress on the standard error.
@@ -66,6 +66,17 @@ plugin, and `zoo schema`, which writes JSON anyway.
   as `F32`.
 - The two [digests](load.md#digests) are always called `spec_digest` and `content_digest`.
 - Later versions may add keys.
+
+## Environment
+
+| variable | |
+|---|---|
+| `ZOO_HOME` | the folder of [the store](share.md#the-store) |
+| `ZOO_OFFLINE=1`, `HF_HUB_OFFLINE=1` | the network is never used |
+| `HF_ENDPOINT`, `HF_TOKEN` | a mirror of the Hugging Face hub; the token for it |
+| `https_proxy`, `all_proxy`, `no_proxy` | [proxies](share.md#proxies-and-offline) |
+| `SSL_CERT_FILE` | the certificates that https trusts |
+| `OMP_NUM_THREADS` | the number of threads of torch |
 """
 
 
@@ -76,7 +87,7 @@ def page() -> str:
         lines += ["", f"## {group}"]
         for name in names:
             lines += entry(name, command(name), "zoo")
-    lines += ["", SCRIPTS.rstrip(), "", "## Options of all commands", ""]
+    lines += ["", AFTER.rstrip(), "", "## Options of all commands", ""]
     lines += ["They come before the command, as in `zoo --registry mine.toml show tiny.toml`.", ""]
     lines += options(cli, click.Context(cli, info_name="zoo"))
     return "\n".join(lines) + "\n"
