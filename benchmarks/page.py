@@ -29,10 +29,10 @@ Measured by `python -m benchmarks`. The ratio in each row is the time that the z
 the time of a peer, which is another library, or of a limit, which is what the machine can do at
 best. **Below 1 the zoo is faster.** Both are measured in the same run, in turn: one round to warm
 up, and then at least five. The ratio is the median of the rounds' ratios; beside it are the least
-and the greatest of them. The bar is what the ratio should not exceed.
+and the greatest of them. The target is what the ratio should not exceed.
 """
 COLUMNS = """\
-| what | against | zoo | against | ratio | rounds | bar | |
+| what | against | zoo | against | ratio | rounds | target | |
 |---|---|---:|---:|---:|---:|---:|---|"""
 MORE_COLUMNS = " tokens/s | of the limit |", "---:|---:|"
 """Where tokens are counted: how many the zoo computes, and the share of a limit that it reaches."""
@@ -103,14 +103,14 @@ def table(results: Results) -> str:
 def row(ratio: Ratio, *, counted: bool) -> str:
     """Return a line of a table; `counted` says whether it has columns about tokens."""
     rounds = ratio.of_rounds
-    bar = "" if ratio.bar is None else f"{ratio.bar:.2f}"
+    target = "" if ratio.target is None else f"{ratio.target:.2f}"
     reference = ratio.reference
     theirs = reference.median if isinstance(reference, Samples) else reference
-    verdict = {None: "", True: "kept", False: "missed"}[ratio.kept]
+    verdict = {None: "", True: "met", False: "missed"}[ratio.met]
     found = (
         f"| {ratio.what} | {ratio.against} "
         f"| {amount(ratio.seconds.median, ratio.unit)} | {amount(theirs, ratio.unit)} "
-        f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {bar} | {verdict} |"
+        f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {target} | {verdict} |"
     )
     if not counted:
         return found

@@ -139,10 +139,10 @@ ROW = "| 3 s | 2 s | **1.50** | 1.50 … 1.50 |"
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     # In the second round, the machine was busy with other work.
-    ratio = Ratio("a", "b", Samples([1.0, 30.0, 3.0]), Samples([2.0, 40.0, 2.0]), bar=0.7)
+    ratio = Ratio("a", "b", Samples([1.0, 30.0, 3.0]), Samples([2.0, 40.0, 2.0]), target=0.7)
     assert ratio.of_rounds == (0.5, 0.75, 1.5)
     assert ratio.ratio == 0.75
-    assert not ratio.kept
+    assert not ratio.met
     assert "| 3 s | 2 s | **0.75** | 0.50 … 1.50 | 0.70 | missed |" in table([ratio])
 
 
@@ -181,7 +181,7 @@ def test_cases_run_in_turn_after_warming_up() -> None:
 def test_a_curve_tells_what_grew_faster_than_the_arithmetic() -> None:
     measured = (Samples([1.0]), Samples([2.0]), Samples([12.0]))
     curve = Curve("time", "length", (1, 2, 4), measured, arithmetic=(1.0, 2.0, 4.0))
-    assert [(row.what, row.ratio, row.kept) for row in curve.rows()] == [
+    assert [(row.what, row.ratio, row.met) for row in curve.rows()] == [
         ("time, length 1 to 2", 1.0, True),
         ("time, length 2 to 4", 3.0, False),
     ]
