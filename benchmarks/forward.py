@@ -65,7 +65,7 @@ class Group:
         ours: the zoo's.
         tokens: the number of tokens that are not padding.
         peers: the same in other libraries, by their names.
-        bars: the bars of the ratios to peers for which they are not 1.
+        targets: the targets of the ratios to peers for which they are not 1.
         mask: the positions where the results must agree; None for all.
     """
 
@@ -74,7 +74,7 @@ class Group:
     ours: Peer
     tokens: int
     peers: Mapping[str, Peer]
-    bars: Mapping[str, float] = field(default_factory=dict)
+    targets: Mapping[str, float] = field(default_factory=dict)
     mask: torch.Tensor | None = None
 
     @torch.inference_mode()
@@ -111,8 +111,8 @@ class Group:
         rounds: int,
     ) -> list[Ratio]:
         cases = {name: timed(one, self.place) for name, one in models.items()}
-        bars = {**self.bars, LIMIT: limits.OF_PRODUCTS if self.place.on_cpu else None}
-        return compared(what, {**cases, LIMIT: limit}, rounds, bars, self.tokens)
+        targets = {**self.targets, LIMIT: limits.OF_PRODUCTS if self.place.on_cpu else None}
+        return compared(what, {**cases, LIMIT: limit}, rounds, targets, self.tokens)
 
     def _check(self) -> None:
         wanted = self.ours()
@@ -162,9 +162,9 @@ def translation(sizes: Sizes, place: Place = CPU) -> Group:
         peers[f"x-transformers {SIZES_ONLY}"] = Peer(
             x.Translator(**sizes, dropout=0.0).eval(), pair
         )
-    bars = {"Marian of transformers": 1 / 1.15}
+    targets = {"Marian of transformers": 1 / 1.15}
     what = "encoder-decoder base, 8 x 64"
-    return Group(what, place, Peer(ours, pair), 8 * 64, peers, bars)
+    return Group(what, place, Peer(ours, pair), 8 * 64, peers, targets)
 
 
 def bert(sizes: Sizes, place: Place = CPU, *, padded: bool) -> Group:
@@ -189,10 +189,10 @@ def bert(sizes: Sizes, place: Place = CPU, *, padded: bool) -> Group:
     if curated := peer("curated-transformers"):
         peers["curated-transformers"] = Peer(curated.Encoder(theirs), masked)
     what = "BERT-base, 8 x 128" + (", half of it padding" if padded else "")
-    bars = {"BertModel of transformers": 1 / 1.3} if padded else {}
+    targets = {"BertModel of transformers": 1 / 1.3} if padded else {}
     n_tokens = sum(LENGTHS) if padded else tokens.numel()
     own = Peer(ours, lambda model: model(tokens, source_mask=mask))
-    return Group(what, place, own, n_tokens, peers, bars, mask)
+    return Group(what, place, own, n_tokens, peers, targets, mask)
 
 
 def gpt2(sizes: Sizes, place: Place = CPU) -> Group:

@@ -82,18 +82,18 @@ def greedy(
     if litgpt := peer("litgpt"):
         model = litgpt.gpt2(**sizes).to(place.device, place.dtype)
         peers[f"litgpt {SIZES_ONLY}"] = timed(lambda: litgpt.greedy(model, prompt, n), place)
-    bars: dict[str, float | None] = {}
+    targets: dict[str, float | None] = {}
     if batch == 1 and place.on_cpu == arranged:
-        bars = dict.fromkeys(peers, 1 / 1.6) | {LIMIT: of_reading(place)}
+        targets = dict.fromkeys(peers, 1 / 1.6) | {LIMIT: of_reading(place)}
         peers[LIMIT] = reading(ours, n, place)
     what = continuing(batch, n)
     if place.on_cpu and not arranged:
         what = f"{what}, as loaded"
     with torch.inference_mode():
-        found = compared(what, {"zoo": timed(run, place)} | peers, rounds, bars, batch * n)
+        found = compared(what, {"zoo": timed(run, place)} | peers, rounds, targets, batch * n)
         if place.records:
             cases = {"zoo": timed(recorded, place)} | peers
-            found += compared(f"{what}, CUDA graph", cases, rounds, bars, batch * n)
+            found += compared(f"{what}, CUDA graph", cases, rounds, targets, batch * n)
     return found
 
 
@@ -131,11 +131,11 @@ def compiled(sizes: Sizes, batch: int, n: int, rounds: int, place: Place = CPU) 
             "transformers, static cache, compiled": timed(static, place),
             "transformers, dynamic cache, not compiled": timed(search, place),
         }
-        bars: dict[str, float | None] = {}
+        targets: dict[str, float | None] = {}
         if batch == 1:
-            bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
+            targets = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: of_reading(place)}
             cases[LIMIT] = reading(ours, n, place)
-        return compared(f"{continuing(batch, n)}, compiled", cases, rounds, bars, batch * n)
+        return compared(f"{continuing(batch, n)}, compiled", cases, rounds, targets, batch * n)
 
 
 def in_8_bits(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
@@ -170,7 +170,7 @@ def on_device(pair: hugging_face.Pair, place: Place) -> hugging_face.Pair:
 
 
 def of_reading(place: Place) -> float | None:
-    """The bar of reading the weights, which is one for CPUs."""
+    """The target of reading the weights, which is one for CPUs."""
     return limits.OF_READING if place.on_cpu else None
 
 
@@ -220,10 +220,10 @@ def beam(sizes: Sizes, n: int, rounds: int, place: Place = CPU) -> list[Ratio]:
         translate = partial(translator, source, n=n)
         assert search() == translate(beams=1)
         cases["CTranslate2"] = timed(partial(translate, beams=BEAMS))
-    bars = {"Marian of transformers": 1 / 2, "CTranslate2": 1 / 0.7}
+    targets = {"Marian of transformers": 1 / 2, "CTranslate2": 1 / 0.7}
     with torch.inference_mode():
         what = f"beam {BEAMS}, encoder-decoder base, 8 x {SOURCE}"
-        return compared(what, cases, rounds, bars, 8 * n)
+        return compared(what, cases, rounds, targets, 8 * n)
 
 
 def generated(model: zoo.Transformer, prompt: torch.Tensor, **options: Any) -> list[list[int]]:

@@ -18,7 +18,7 @@ import zoo
 from benchmarks.measure import Ratio, Samples, in_turn, progress, timed
 
 WIDTH, HEADS, VOCAB = 128, 4, 1000
-BAR = 1.2
+TARGET = 1.2
 
 
 class Size(NamedTuple):
@@ -69,7 +69,7 @@ class Curve:
                 "growth of the arithmetic",
                 found,
                 before.times(count / count_before),
-                BAR,
+                TARGET,
                 self.unit,
             )
             for (small, before, count_before), (large, found, count) in steps

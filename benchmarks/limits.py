@@ -12,10 +12,10 @@ from benchmarks.place import CPU, Place
 from zoo.machine.memory import Arena
 
 OF_PRODUCTS = 1 / 0.80
-"""The bar of a forward pass: 80 % of the rate of matrix products."""
+"""The target of a forward pass: 80 % of the rate of matrix products."""
 
 OF_READING = 1 / 0.85
-"""The bar of generating one sequence: 85 % of the rate at which weights are read."""
+"""The target of generating one sequence: 85 % of the rate at which weights are read."""
 
 SIDE = 2048
 """The side of the matrices whose product is timed on a CPU."""

@@ -4,7 +4,7 @@ Hugging Face, which checks nothing, and with reading the tensors with safetensor
 The model has the size of GPT-2 small. Its files are read-only, as in the zoo's store, and in the
 page cache. `from_pretrained` maps its file and reads none of it, and so does `zoo.load` without
 digests. With them, half a gigabyte is hashed by SHA-256, tensor by tensor. A model in the store is
-hashed faster; the bars are those of the suite `store`, here for whole processes.
+hashed faster; the targets are those of the suite `store`, here for whole processes.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def measure(rounds: int = 5) -> list[Ratio]:
     return [*_ratios("the process", whole_times, BARS), *_ratios("the call", times, {})]
 
 
-def _ratios(part: str, times: dict[str, float], bars: dict[str, float]) -> list[Ratio]:
+def _ratios(part: str, times: dict[str, float], targets: dict[str, float]) -> list[Ratio]:
     against = "from_pretrained"
     ratios = [
-        Ratio(f"{name} of {MODEL}, {part}", against, seconds, times[against], bars.get(name))
+        Ratio(f"{name} of {MODEL}, {part}", against, seconds, times[against], targets.get(name))
         for name, seconds in times.items()
         if name.startswith("zoo")
     ]

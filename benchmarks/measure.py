@@ -50,7 +50,7 @@ class Ratio:
         against: the peer, or the limit.
         seconds: the seconds of each round.
         reference: the seconds of the peer in the same rounds, or a fixed number of seconds.
-        bar: the most that the ratio should be, if there is a bar.
+        target: the most that the ratio should be, if there is a target.
         unit: the unit of both, if it is not seconds.
         tokens: the number of tokens that were computed in that time, where they are counted.
         of_limit: whether the reference is a limit, a share of which was reached.
@@ -60,7 +60,7 @@ class Ratio:
     against: str
     seconds: Samples
     reference: Samples | float
-    bar: float | None = None
+    target: float | None = None
     unit: str = "s"
     tokens: int | None = None
     of_limit: bool = False
@@ -79,9 +79,9 @@ class Ratio:
         return self.of_rounds.median
 
     @property
-    def kept(self) -> bool | None:
-        """Whether the ratio is within its bar; None if there is no bar."""
-        return None if self.bar is None else self.ratio <= self.bar
+    def met(self) -> bool | None:
+        """Whether the ratio is within its target; None if there is no target."""
+        return None if self.target is None else self.ratio <= self.target
 
     def rows(self) -> list[Ratio]:
         return [self]
@@ -133,7 +133,7 @@ def compared(
     what: str,
     cases: Mapping[str, Callable[[], float]],
     rounds: int,
-    bars: Mapping[str, float | None] | None = None,
+    targets: Mapping[str, float | None] | None = None,
     tokens: int | None = None,
 ) -> list[Ratio]:
     """Measure the cases, and return the ratios of the first to each of the others.
@@ -142,7 +142,7 @@ def compared(
         what: a description of the work of all cases.
         cases: the measured case, then its peers, by name.
         rounds: the least number of rounds; more are run if they are short.
-        bars: the bars of peers for which it is not 1; None for no bar.
+        targets: the targets of peers for which it is not 1; None for no target.
         tokens: the number of tokens that each case computes, where they are counted.
     """
     progress(what)
@@ -154,7 +154,7 @@ def compared(
             peer,
             times[measured],
             times[peer],
-            (bars or {}).get(peer, 1.0),
+            (targets or {}).get(peer, 1.0),
             tokens=tokens,
             of_limit=peer.startswith(LIMIT),
         )

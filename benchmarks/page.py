@@ -25,13 +25,14 @@ Results = Sequence[Ratio] | Sequence[Curve]
 HEAD = """\
 # Performance
 
-Measured by `python -m benchmarks`. Each row is what the zoo takes over what a peer or a limit
-takes. Both are measured in the same run, in turn, one round to warm up and then at least five. The
-ratio is the median of the rounds' ratios, beside the least and the greatest of them. **Below 1 the
-zoo is faster.** The bar is what the ratio should not exceed.
+Measured by `python -m benchmarks`. The ratio in each row is the time that the zoo takes, divided by
+the time of a peer, which is another library, or of a limit, which is what the machine can do at
+best. **Below 1 the zoo is faster.** Both are measured in the same run, in turn: one round to warm
+up, and then at least five. The ratio is the median of the rounds' ratios; beside it are the least
+and the greatest of them. The target is what the ratio should not exceed.
 """
 COLUMNS = """\
-| what | against | zoo | against | ratio | rounds | bar | |
+| what | against | zoo | against | ratio | rounds | target | |
 |---|---|---:|---:|---:|---:|---:|---|"""
 MORE_COLUMNS = " tokens/s | of the limit |", "---:|---:|"
 """Where tokens are counted: how many the zoo computes, and the share of a limit that it reaches."""
@@ -42,14 +43,14 @@ class Page:
     The sections of suites that are not measured stay as they are.
 
     Args:
-        path: the path of the page, in Markdown. Plots go to `plots/` beside it, with the page's
-            name in theirs.
+        path: the path of the page, in Markdown, which keeps what is above its sections. Plots go
+            to `plots/` beside it, with the page's name in theirs.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        text = path.read_text() if path.exists() else ""
-        _, *sections = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
+        text = path.read_text() if path.exists() else HEAD
+        self._head, *sections = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
         self._sections = dict(zip(sections[::2], sections[1::2], strict=True))
 
     def add(self, name: str, about: str, where: str, results: Results) -> None:
@@ -68,7 +69,7 @@ class Page:
         parts = (about.strip(), where, f"![{title}]({image})", table(results))
         self._sections[title] = "\n\n".join(parts)
         sections = [f"## {one}\n\n{text.strip()}\n" for one, text in self._sections.items()]
-        self._path.write_text("\n".join((HEAD, *sections)))
+        self._path.write_text("\n".join((self._head.rstrip() + "\n", *sections)))
 
 
 def circumstances(place: Place = CPU) -> str:
@@ -102,14 +103,14 @@ def table(results: Results) -> str:
 def row(ratio: Ratio, *, counted: bool) -> str:
     """Return a line of a table; `counted` says whether it has columns about tokens."""
     rounds = ratio.of_rounds
-    bar = "" if ratio.bar is None else f"{ratio.bar:.2f}"
+    target = "" if ratio.target is None else f"{ratio.target:.2f}"
     reference = ratio.reference
     theirs = reference.median if isinstance(reference, Samples) else reference
-    verdict = {None: "", True: "kept", False: "missed"}[ratio.kept]
+    verdict = {None: "", True: "met", False: "missed"}[ratio.met]
     found = (
         f"| {ratio.what} | {ratio.against} "
         f"| {amount(ratio.seconds.median, ratio.unit)} | {amount(theirs, ratio.unit)} "
-        f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {bar} | {verdict} |"
+        f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {target} | {verdict} |"
     )
     if not counted:
         return found

@@ -15,8 +15,13 @@ from matplotlib.figure import Figure
 from benchmarks.growth import Curve
 from benchmarks.measure import Ratio
 
-KEPT, MISSED, PLAIN, BAR = "#3b75af", "#d1703c", "#9aa5b1", "#222222"
-"""The colours of a ratio within its bar, of one above it, of one without a bar; and of a bar."""
+MET, MISSED, PLAIN, TARGET = "#3b75af", "#d1703c", "#9aa5b1", "#222222"
+"""The colours of a ratio within its target, of one above it, of one without a target; and of the
+target."""
+
+FARTHEST = 3.0
+"""Where the axis of ratios ends at the latest. A longer bar is cut off there, with its number: some
+limits are a hundred times as fast as anything, and all else would be as thin as a line."""
 
 STYLE = {
     "font.size": 9,
@@ -42,12 +47,13 @@ def draw(results: Sequence[Ratio] | Sequence[Curve], path: Path) -> None:
 
 def _bars(ratios: Sequence[Ratio]) -> Figure:
     """Draw a bar for each ratio, with its range, under its description; a line at 1, and a mark at
-    the bar of the ratio."""
+    the target of the ratio."""
     groups = [(what, list(rows)) for what, rows in groupby(ratios, key=lambda ratio: ratio.what)]
     n_lines = len(ratios) + 1.3 * len(groups)
     figure = Figure(figsize=(8, 0.9 + 0.27 * n_lines), layout="constrained")
     axes = figure.subplots()
-    right = max(1.1, *(max(ratio.ratio, ratio.bar or 0.0) for ratio in ratios))
+    right = max(1.1, *(max(ratio.ratio, ratio.target or 0.0) for ratio in ratios))
+    right = min(right, FARTHEST)
     ticks: dict[float, str] = {}
     line = 0.0
     for what, rows in groups:
@@ -58,26 +64,30 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
             _bar(axes, line, ratio, right)
             ticks[line] = fill(ratio.against, 36)
         line += 1.3
-    axes.axvline(1, color=BAR, linewidth=0.8, linestyle=":", zorder=0)
+    axes.axvline(1, color=TARGET, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_ylim(line - 0.6, -0.8)
     axes.set_xlim(0, 1.08 * right)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(
-        "time of the zoo / time of the other   (shorter is faster;  ┃ bar,  ─ all rounds)"
+        "time of zoo / time of other  (shorter is faster;  ┃ target, orange: missed;  ─ rounds)"
     )
     return figure
 
 
 def _bar(axes: Any, line: float, ratio: Ratio, right: float) -> None:
-    colour = {None: PLAIN, True: KEPT, False: MISSED}[ratio.kept]
+    colour = {None: PLAIN, True: MET, False: MISSED}[ratio.met]
     axes.barh(line, ratio.ratio, height=0.7, color=colour)
     rounds = ratio.of_rounds
     axes.plot([min(rounds), max(rounds)], [line, line], color="black", linewidth=0.8, alpha=0.6)
-    if ratio.bar is not None:
-        axes.plot([ratio.bar] * 2, [line - 0.45, line + 0.45], color=BAR, linewidth=2)
-    if ratio.ratio > 0.1 * right:
+    if ratio.target is not None:
+        axes.plot([ratio.target] * 2, [line - 0.45, line + 0.45], color=TARGET, linewidth=2)
+    if ratio.ratio > 1.08 * right:
+        axes.text(
+            1.07 * right, line, f"{ratio.ratio:.2f} ▸", va="center", ha="right", color="white"
+        )
+    elif ratio.ratio > 0.1 * right:
         axes.text(0.01 * right, line, f"{ratio.ratio:.2f}", va="center", color="white")
     else:  # the bar is shorter than its number
         axes.text(max(rounds) + 0.01 * right, line, f"{ratio.ratio:.2f}", va="center")
@@ -93,8 +103,8 @@ def _curves(curves: Sequence[Curve]) -> Figure:
         axes = panels[costs.index(curve.cost)][sizes.index(curve.of)]
         medians = [samples.median for samples in curve.measured]
         expected = [medians[0] * count / curve.arithmetic[0] for count in curve.arithmetic]
-        axes.plot(curve.sizes, expected, "--", color=BAR, linewidth=1, label="arithmetic")
-        axes.plot(curve.sizes, medians, "o-", color=KEPT, markersize=4, label="measured")
+        axes.plot(curve.sizes, expected, "--", color=TARGET, linewidth=1, label="arithmetic")
+        axes.plot(curve.sizes, medians, "o-", color=MET, markersize=4, label="measured")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(curve.sizes, [f"{size:,}" for size in curve.sizes])

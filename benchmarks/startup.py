@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.measure import Ratio, in_turn, process, python, zoo_command
 
-BAR = 1.5
+TARGET = 1.5
 IMPORTS = "import pydantic, typer, rich"
 WITH_MODEL = f'{IMPORTS}; pydantic.create_model("One", x=(int, 0))'
 
@@ -25,7 +25,7 @@ def measure(rounds: int = 15) -> list[Ratio]:
     imports = {code: process(python(code)) for code in (IMPORTS, WITH_MODEL)}
     times = in_turn({**imports, **cases}, rounds)
     return [
-        Ratio(name, f"python -c '{code}'", times[name], times[code], bar)
-        for code, bar in ((IMPORTS, BAR), (WITH_MODEL, None))
+        Ratio(name, f"python -c '{code}'", times[name], times[code], target)
+        for code, target in ((IMPORTS, TARGET), (WITH_MODEL, None))
         for name in commands
     ]

@@ -66,7 +66,7 @@ print(time.perf_counter() - start)
 
 
 def measure(rounds: int = 7) -> list[Ratio]:
-    """Return the time of the listing with its bar in seconds, and the ratios of loading with and
+    """Return the time of the listing with its target in seconds, and the ratios of loading with and
     without digests. All files are in the page cache."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         return [_listing(Path(folder), rounds), *_loading(Path(folder), rounds)]
@@ -81,7 +81,7 @@ def _listing(folder: Path, rounds: int) -> Ratio:
     command = [sys.executable, "-m", "zoo", "list", "models"]
     seconds = in_turn({"list": process(command)}, rounds)["list"]
     what = f"zoo list models, of {N_MODELS:,}"
-    return Ratio(what, f"{LISTING} seconds", seconds, LISTING, bar=1.0)
+    return Ratio(what, f"{LISTING} seconds", seconds, LISTING, target=1.0)
 
 
 def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
@@ -92,7 +92,7 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
     os.environ["ZOO_HOME"] = str(store.root)
     ref = pull("gpt2.random", registry, store)
     times = in_turn(_cases(store.snapshot(ref.files) / "model.safetensors"), rounds)
-    for what, peer, bar in (
+    for what, peer, target in (
         (VERIFIED, AUTO, 1.1),
         (UNVERIFIED, AUTO, 0.4),
         (VERIFIED + IMPORTED, GPT2, 1.1),
@@ -101,7 +101,7 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
         (UNVERIFIED, GPT2, None),
     ):
         for until in ("", LOGITS):
-            least = None if until else bar
+            least = None if until else target
             times_of = times[what + until], times[peer + until]
             yield Ratio(what + until, peer + until, *times_of, least)
     yield Ratio(VERIFIED, "SHA-256 of its bytes on all cores", times[VERIFIED], times["hashing"])

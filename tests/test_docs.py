@@ -15,12 +15,15 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from breadth import one_then_slow
+from tokenizers import Tokenizer
 
 import zoo
+from zoo.cli import COMMANDS
 from zoo.families.registered import Families
 from zoo.registry import load_registry
 
@@ -28,20 +31,27 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
     "docs/build.md",
+    "docs/architectures.md",
+    "docs/multimodal.md",
     "docs/editor.md",
     "docs/generate.md",
+    "docs/speed.md",
+    "docs/pytorch.md",
+    "docs/from-transformers.md",
     "docs/bundles.md",
     "docs/code.md",
     "docs/inspect.md",
     "docs/larger.md",
     "docs/load.md",
     "docs/own-init.md",
+    "docs/registry.md",
     "docs/run-images.md",
     "docs/run-sounds.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
     "docs/train-encoders.md",
+    "docs/fine-tune.md",
     "docs/import.md",
     "docs/write-a-family.md",
 ]
@@ -106,6 +116,10 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_checkpoint(tmp_path / "checkpoint")
         make_adapter(tmp_path / "adapter")
         make_checkpoint_of_several(tmp_path / "qwen-checkpoint")
+    if page == "docs/from-transformers.md":
+        make_checkpoint(tmp_path / "checkpoint")
+    if page == "docs/fine-tune.md":
+        make_language_model(tmp_path / "base")
     if page == "docs/generate.md":
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
@@ -264,12 +278,8 @@ def make_qwen2_audio(folder: Path) -> None:
 def make_whisper(folder: Path) -> None:
     """A Whisper that hears a second, in a folder, with a tokenizer of bytes."""
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer, _ = tokenizer_of_bytes()
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"]
     tokenizer.add_special_tokens([*special, "<|transcribe|>", "<|notimestamps|>"])
     times = [f"<|{n / 50:.2f}|>" for n in range(51)]
@@ -295,15 +305,32 @@ def make_whisper(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def make_language_model(folder: Path) -> None:
+    """A language model in a folder, with a tokenizer of bytes and a chat template."""
+    from tokenizers import processors
+
+    tokenizer, n_bytes = tokenizer_of_bytes()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    begin = [("<s>", n_bytes)]
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=begin)
+    sizes = {"n_layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "position": "rotary"}
+    spec = {"format": 1, "name": "base", "builder": "decoder", "vocab": n_bytes + 2}
+    zoo.save(zoo.build({**spec, **sizes}), folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {"bos_token_id": n_bytes, "eos_token_id": n_bytes + 1}
+    (folder / "generation_config.json").write_text(json.dumps(ids))
+    (folder / "chat_template.jinja").write_text(
+        "{%- for message in messages %}"
+        "{%- if message.role == 'assistant' %}{{- message.content + '</s>' }}"
+        "{%- else %}{{- '<s>' + message.content + '\n' }}{%- endif %}"
+        "{%- endfor %}"
+    )
+
+
 def make_assistant(folder: Path) -> None:
     """A model of chats in a folder, with a tokenizer of bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    spec = {"format": 1, "name": "assistant", "builder": "decoder", "vocab": len(alphabet)}
+    tokenizer, n_bytes = tokenizer_of_bytes()
+    spec = {"format": 1, "name": "assistant", "builder": "decoder", "vocab": n_bytes}
     sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
     zoo.save(zoo.build({**spec, **sizes}), folder)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -313,10 +340,24 @@ def make_assistant(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(template)
 
 
+def tokenizer_of_bytes() -> tuple[Tokenizer, int]:
+    """A tokenizer of single bytes, and how many tokens it has."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, len(alphabet)
+
+
 def test_every_page_is_run_or_generated() -> None:
     """Every page is run here, has a test of its own, or is generated."""
     elsewhere = {
+        "docs/api.md",
+        "docs/commands.md",
         "docs/plugins.md",
+        "docs/plugin-reference.md",
         "docs/contributing.md",
         "docs/decisions.md",
         "docs/families.md",
@@ -328,6 +369,7 @@ def test_every_page_is_run_or_generated() -> None:
         "docs/recipe.md",
         "docs/security.md",
         "docs/reliability.md",
+        "docs/words.md",
     }
     pages = {str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")} | {"README.md"}
     assert pages - elsewhere == set(PAGES)
@@ -341,10 +383,40 @@ def test_component_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == made
 
 
-def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("page", "tool"),
+    [("recipe", "recipe_page"), ("api", "api_page"), ("commands", "command_page")],
+)
+def test_a_page_is_what_its_tool_writes(
+    page: str, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
-    made = runpy.run_path(str(ROOT / "tools/recipe_page.py"))["page"]()
-    assert (ROOT / "docs/recipe.md").read_text() == made
+    made = runpy.run_path(str(ROOT / f"tools/{tool}.py"))["page"]()
+    assert (ROOT / f"docs/{page}.md").read_text() == made
+
+
+def test_every_public_name_and_every_command_is_on_its_page() -> None:
+    names = set(re.findall(r"^### `zoo\.(\w+)`$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    assert names == set(zoo.__all__)
+    commands = re.findall(r"^### zoo (\w+)$", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)
+    assert sorted(commands) == sorted(COMMANDS)
+
+
+def test_the_lines_of_architectures_make_models() -> None:
+    """Each line of the table, by itself or with those beside it, changes the spec above it."""
+    text = (ROOT / "docs/architectures.md").read_text()
+    written = re.search(r"```toml\n(format = 1\nname = \"base\".*?)```", text, re.DOTALL)
+    assert written is not None
+    base = tomllib.loads(written[1])
+    unchanged = zoo.read_spec(base).digest
+    n_tried = 0
+    for cells in re.findall(r"^\| [^*|]+ \| (`.*`) \|$", text, re.MULTILINE):
+        for either in cells.split(", or "):
+            lines = re.findall(r"`([a-z_]+ = [^`]+)`", either)
+            changed = base | tomllib.loads("\n".join(lines))
+            assert zoo.read_spec(changed).digest != unchanged, lines
+            n_tried += 1
+    assert n_tried > 30
 
 
 def anchors(page: Path) -> set[str]:
@@ -372,6 +444,22 @@ def test_what_the_page_for_developers_names_is_there() -> None:
     own = [path for path in paths if not path.startswith(".venv/")]
     assert [path for path in own if not (ROOT / path).exists()] == []
     assert {n.removeprefix("make ") for n in named if n.startswith("make ")} <= {*targets}
+
+
+def test_the_reason_of_every_dependency_is_told() -> None:
+    """And of nothing that is none; `tomllib` comes with Python."""
+    told = set(re.findall(r"\*\*([\w-]+)\*\*", dependencies_of_decisions())) - {"tomllib"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        listed += extra
+    names = {re.split(r"[>\[]", one)[0] for one in listed} - {"zoo"}
+    assert told == names
+
+
+def dependencies_of_decisions() -> str:
+    """The section on dependencies."""
+    return (ROOT / "docs/decisions.md").read_text().partition("\n## Dependencies\n")[2]
 
 
 def test_the_readme_lists_every_page() -> None:

@@ -404,8 +404,8 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
 
 @pytest.mark.slow
 def test_a_formula_of_a_shipped_component_may_be_changed(tmp_path: Path) -> None:
-    """As docs/plugins.md says it, with its lines."""
-    page = (ROOT / "docs/plugins.md").read_text()
+    """As docs/plugin-reference.md says it, with its lines."""
+    page = (ROOT / "docs/plugin-reference.md").read_text()
     (lines,) = re.findall(r"^      class PartialRmsNorm.*?return Module$", page, re.M | re.S)
     imports = (
         "from __future__ import annotations\n\nimport math\nfrom functools import cache\n"
@@ -427,8 +427,8 @@ def test_a_formula_of_a_shipped_component_may_be_changed(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None:
-    """As docs/plugins.md says it, with its lines."""
-    page = (ROOT / "docs/plugins.md").read_text()
+    """As docs/plugin-reference.md says it, with its lines."""
+    page = (ROOT / "docs/plugin-reference.md").read_text()
     given, bare, ffn, attention = re.findall(
         r"^      ((?:inner|bare|ffn|self_attn): .*norm.*|.*Given\[NormPlacement\].*)$", page, re.M
     )
@@ -462,8 +462,8 @@ def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None
 
 
 def test_a_norm_may_have_a_width_that_follows_from_others(tmp_path: Path) -> None:
-    """As docs/plugins.md says it, with its lines."""
-    page = (ROOT / "docs/plugins.md").read_text()
+    """As docs/plugin-reference.md says it, with its lines."""
+    page = (ROOT / "docs/plugin-reference.md").read_text()
     lines = re.findall(r"^      ((?:v_dim|v_norm): .*)$", page, re.M)
     assert len(lines) == 2
     registry = project(tmp_path)

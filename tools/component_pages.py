@@ -33,10 +33,11 @@ def pages() -> dict[str, str]:
     index = [
         "# Components",
         "",
-        "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around",
-        "the component, and the nearest statement counts ([how](../build.md)). What a page calls",
-        "*the registry's* default is marked here; a registry of yours names another by a line in",
-        '`[defaults]`, such as `norm = { kind = "rms_norm", override = true }`.',
+        "What ships with the zoo, by slot. [Architectures](../architectures.md) shows what papers",
+        "propose, in these words. A key marked *shared* may be stated on any table around the",
+        "component; [the nearest statement counts](../build.md#where-a-value-counts). What a page",
+        "calls *the registry's* default is marked here; [a registry of yours](../registry.md)",
+        "names another by a line in `[defaults]`.",
     ]
     for slot, entries in registry.plugins.items():
         index += ["", f"## {slot}", ""]

@@ -21,9 +21,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "recipe.md"
 HEAD = """\
 # Recipes
 
-Every key that may stand in a recipe, table by table; [Training](train.md) shows recipes at work.
-`zoo validate recipe.toml` checks one without training, and `zoo schema recipe` gives
-[editors](editor.md) the same in their form.
+Every key of a recipe, table by table. [Training](train.md), [Fine-tuning](fine-tune.md) and
+[Training encoders and classifiers](train-encoders.md) have whole recipes.
+`zoo validate recipe.toml` checks one without training, and `zoo schema recipe` prints a schema of
+recipes for [editors](editor.md).
 
 Made by `python tools/recipe_page.py` from the tables in `zoo/training/*tables.py`.
 

@@ -57,6 +57,11 @@ def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
     """Compute attention with this backend inside the block, in all threads. Blocks may be nested;
     the innermost counts.
 
+    Args:
+        name: `auto`, a fused kernel where it can compute the attention and else `math`; `fused`,
+            the fused kernel that torch picks; `flash`, `efficient` or `cudnn`, that kernel only; or
+            `math`, softmax(q k^T) v step by step.
+
     Yields:
         A counter of the decisions, updated while the block runs.
 

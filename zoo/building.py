@@ -65,6 +65,9 @@ def build(
             `zoo.load`), with the same values as in the whole model.
         on_bytes: called with the number of bytes filled since the last call.
 
+    Returns:
+        The model, in training mode.
+
     Raises:
         SpecError: the spec is wrong.
         InputError: the seed is no such integer.

@@ -82,6 +82,9 @@ def read_bundle(path: Path) -> Bundle:
     """Read a bundle and check all of it: that its files are exactly those of its lock, that their
     bytes are unchanged, and that spec, weights and lock belong to the same model.
 
+    Args:
+        path: its folder.
+
     Raises:
         WeightsError: a check failed; all problems are reported.
     """

@@ -65,7 +65,10 @@ def load(
     locked: bool = False,
     registry: Registry | None = None,
 ) -> Transformer:
-    """Rebuild a saved model.
+    """Load a saved or published model, and check that every byte of it is as it was saved.
+
+    The model is built from the spec in its file. Nothing is initialised, cast or left out unless an
+    argument says so. It is in training mode, as every new module of PyTorch is: call `.eval()`.
 
     Args:
         path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its

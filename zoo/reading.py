@@ -33,6 +33,9 @@ def read_spec(
             directory.
         registry: looks up names; by default the registries around the working directory.
 
+    Returns:
+        The spec with every default filled in.
+
     Raises:
         SpecError: every problem found, each with its place.
         RegistryError: a registry is malformed.

@@ -275,8 +275,10 @@ def in_force(registry: Registry | None) -> Registry:
 
 
 def load_registry(extra: str | Path | None = None, *, budget: Budget | None = None) -> Registry:
-    """Read and merge the layers of `find_registries`. Each package that they include and that is
-    not installed gives a `MissingPackageWarning`: only who uses its names needs it.
+    """Read and merge the registries, later ones with priority: the shipped one, the user's, the
+    nearest `registry.toml` at or above the working directory, and `extra`. Each package that they
+    include and that is not installed gives a `MissingPackageWarning`: only who uses its names needs
+    it.
 
     Args:
         extra: a further registry, with priority over the others.

@@ -31,7 +31,8 @@ from zoo.wording import first_of, quoted
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
-    """Write a model as one file, or as shards with their index, that rebuild themselves.
+    """Write a model into one file, which holds its spec too, so that `zoo.load` needs nothing else;
+    or into shards with their index.
 
     The bytes depend on the spec, the tensors and the versions of the plugins alone. What was at
     `path` before stays intact until the new model is complete and on disk.

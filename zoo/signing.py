@@ -56,6 +56,10 @@ def sign_bundle(path: Path, private_key: Path) -> None:
 def verify_signature(path: Path, public_key: Path) -> Bundle:
     """Read a bundle, after checking it and its signature.
 
+    Args:
+        path: its folder.
+        public_key: the file of the key that it should have been signed with, in PEM.
+
     Raises:
         WeightsError: there is no signature, it was made with another key or over other files, or
             the bundle is not what its lock says.

@@ -22,7 +22,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model's name and its builder, with every default filled in.
+    """The resolved spec of a model: its `name`, and as `model` the tree of its components, with
+    every default filled in, so that `spec.model.decoder.block.self_attn.n_heads` is a number. It
+    cannot be changed. `print(spec)` shows what `zoo show` prints.
 
     `origin` is the resolved tree that it was made from, which knows where each value was written.
     It is ignored when specs are compared.

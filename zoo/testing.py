@@ -16,8 +16,8 @@ def check_plugin(
     values: Mapping[str, Any] | None = None,
     registry: Registry | str | Path | None = None,
 ) -> None:
-    """Check that a component meets the requirements of its slot (docs/plugins.md), or that a source
-    does what the store asks of it (docs/share.md).
+    """Check that a component meets the requirements of its slot (docs/plugin-reference.md), or that
+    a source does what the store asks of it (docs/share.md).
 
     Args:
         slot: its slot, as in `ffn`, or `source`.

@@ -84,12 +84,17 @@ class AttentionMaps(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """The base of the modules that builder plugins return.
+    """A model: what `zoo.build` and `zoo.load` return, and the base class of what builder plugins
+    make.
 
-    `encode` and `decode` return hidden states; calling the model returns the output of its head.
-    A model without an encoder or decoder does not have that method. `spec` is the spec that it was
-    built from. `origin` is plain data on where the weights came from, if the zoo did not initialise
-    them; `zoo.load` sets it and `zoo.save` stores it again. `load_report` is set by `zoo.load`.
+    It is a `torch.nn.Module`. Calling it returns the output of its head; its inputs are those of
+    its builder, and `help(model.forward)` describes them: a decoder takes ids (batch, length), an
+    encoder-decoder those of the source and of the target. `encode` and `decode` return hidden
+    states; a model without an encoder or a decoder does not have that method.
+
+    `spec` is the `zoo.ModelSpec` that it was built from. `load_report` says what `zoo.load` did
+    with each tensor. `origin` is plain data on where the weights came from, if the zoo did not
+    initialise them; `zoo.load` sets it and `zoo.save` stores it again.
 
     A model that generates (`zoo.slots.Builder.generation`) has the methods of `Generating`.
     """

@@ -28,7 +28,7 @@ from zoo.cli.progress import count_bar
     "tasks",
     multiple=True,
     type=click.Choice(["forward", "train", "generate"]),
-    help="What to measure; may be stated again.  [default: all that a model can do]",
+    help="What to measure. Repeat it for several.  [default: all that a model can do]",
 )
 @count_option("--batch", least=1, default=1, help="Sequences, or images, at a time.")
 @count_option(

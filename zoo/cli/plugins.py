@@ -94,8 +94,8 @@ def check(
     """Check plugins: those that match NAMES, or all.
 
     A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
-    Each is built into a small model, which must pass the checks that docs/plugins.md lists. A
-    source, as in `source.local`, must pass those of docs/share.md.
+    Each is built into a small model, which must pass the checks that docs/plugin-reference.md
+    lists. A source, as in `source.local`, must pass those of docs/share.md.
     """
     registry = registries()
     from zoo.plugin_kit.check import check_plugins

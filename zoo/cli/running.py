@@ -65,8 +65,8 @@ _GENERATING = (
     "images",
     metavar="IMAGE",
     multiple=True,
-    help="With a model such as LLaVA: an image that stands in each TEXT, at its `<image>`. State it"
-    " for each.",
+    help="With a model such as LLaVA: an image that stands in each TEXT, at its `<image>`. "
+    "Repeat it for several.",
 )
 @click.option(
     "--sound",
@@ -74,14 +74,14 @@ _GENERATING = (
     metavar="SOUND",
     multiple=True,
     help="With a model such as Qwen2-Audio: a sound that stands in each TEXT, at its `<|AUDIO|>`."
-    " State it for each.",
+    " Repeat it for several.",
 )
 @click.option(
     "--label",
     "labels",
     metavar="TEXT",
     multiple=True,
-    help="With a model such as CLIP: a text that may describe an image. State it for each.",
+    help="With a model such as CLIP: a text that may describe an image. Repeat it for several.",
 )
 @click.option(
     "--texts",
@@ -178,7 +178,7 @@ _GENERATING = (
     "--stop",
     metavar="TEXT",
     multiple=True,
-    help="End a generated text before this one. State it for each.",
+    help="End a generated text before this one. Repeat it for several.",
 )
 @click.option(
     "--timestamps",
@@ -216,14 +216,19 @@ _GENERATING = (
 def run(context: click.Context, /, **given: Any) -> None:
     """Translate, continue, embed or classify texts, images or sounds.
 
-    MODEL, a folder or a model's name, does with each TEXT, or each IMAGE or SOUND, a file, what it
-    was made for: it may also fill in masked tokens, write captions, write down what is said, or
-    with --pairs answer questions by texts. Without one, each line of the standard input is a text,
-    or the path of a file; if it is `-`, the whole standard input is one. If the folder has no
-    tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you type on a terminal are the
-    messages of one chat. With --label, a model that compares images with texts says how likely each
-    describes the image; with --texts, it reads texts. With --image or --sound, images or
-    sounds stand in the texts.
+    MODEL is a folder, or the name of a model. It does what it was made for: translate, continue a
+    text, make a vector, fill in masked tokens, classify, write captions, or write down what is
+    said.
+
+    TEXT is a text, or ids such as `5 9 33` if the folder has no tokenizer. IMAGE and SOUND are
+    files. Without an argument, each line of the standard input is one; with `-`, the whole standard
+    input is one.
+
+    With --chat, a TEXT is a message; without one, the lines that you type on a terminal are the
+    messages of a chat. With --pairs, a model classifies pairs of texts, or answers questions by
+    texts. With --label, a model that compares images with texts says how likely each describes the
+    image; with --texts, it makes vectors of texts. With --image or --sound, images or sounds stand
+    in the texts.
 
     With --json, a single TEXT, IMAGE or SOUND gives one indented document, and several give a line
     of JSON each.

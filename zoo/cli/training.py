@@ -34,8 +34,8 @@ from zoo.wording import counted
     "changes",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Another value of a key of the recipe, such as `seed=1` or `training.steps=200`; may be "
-    "stated again. A value is TOML; what is none, such as `model=wide.toml`, is a string.",
+    help="Another value of a key of the recipe, such as `seed=1` or `training.steps=200`. "
+    "Repeat it for several. A value is TOML, or else a string, such as `model=wide.toml`.",
 )
 @click.option(
     "--resume",

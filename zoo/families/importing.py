@@ -62,8 +62,11 @@ def import_folder(
         The content digest.
 
     Raises:
-        WeightsError, SpecError: as `plan_import`; a copy of a tensor differs from it, or the name
-            of `output` is that of a file.
+        WeightsError: no family reads the checkpoint; a file is missing or damaged; a value of its
+            `config.json` is one that the family does not know; a tensor is missing, superfluous or
+            misshapen, or a copy of a tensor differs from it; the adapter changes something else
+            than it may; or the name of `output` is that of a file.
+        SpecError: the family cannot make a spec of the configuration.
         ZooError: `output` exists, or cannot be written.
     """
     source = check_path(source, "`source` is the path of a folder")

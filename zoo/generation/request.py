@@ -44,11 +44,11 @@ class Lookup:
 
     Args:
         n_tokens: how many tokens are guessed at a time.
-        longest: how many of the latest tokens are looked for at most, up to `LONGEST`. Fewer are
-            looked for where so many are not found.
+        longest: how many of the latest tokens are looked for at most, up to 32. Fewer are looked
+            for where so many are not found.
 
     Raises:
-        InputError: a number is not an integer of at least 1, or `longest` is above `LONGEST`.
+        InputError: a number is not an integer of at least 1, or `longest` is above 32.
     """
 
     n_tokens: int = 8

@@ -51,6 +51,10 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
             target. For a model that is called with images alone, their number.
         registry: looks up names; by default the registries around the working directory.
 
+    Returns:
+        The operations of all (`forward`), `per_token` and `per_image`, None where there are none of
+        them, and those of each of the `parts`, as a tree.
+
     Raises:
         InputError: the model is called with anything else, such as vectors, or has fewer positions
             than `size`, or this is no number of at least 1.

@@ -31,12 +31,17 @@ class FolderModel:
         dtype: str | torch.dtype | None = None,
         registry: Registry | None = None,
     ) -> Self:
-        """Load a model with the files beside it in its folder, which the class names.
+        """Load a model with the files in its folder that it is run with, such as its tokenizer.
 
-        The arguments are those of `zoo.load`.
+        Args:
+            path_or_name: the folder, or the name of a model, as in `zoo.load`.
+            device: the device that it computes on; by default the CPU.
+            dtype: the dtype that it computes in; by default that of the weights.
+            registry: looks up plugins; by default the registries around the working directory.
 
         Raises:
-            ZooError: as `zoo.load` and `of`.
+            ZooError: as `zoo.load`; or a file beside the weights is damaged, or does not fit the
+                model.
         """
         with open_model(path_or_name, device=device, dtype=dtype, registry=registry) as opened:
             return cls.of(opened)

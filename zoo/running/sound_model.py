@@ -170,7 +170,8 @@ class SoundModel(FolderModel):
         Args:
             sounds: paths of WAV files, or bytes of files.
             top: how many of the likeliest classes are told; five by default.
-            max_new_tokens: the most tokens that are generated for a window; by default `most_new`.
+            max_new_tokens: the most tokens that are generated for a window; by default as
+                many as the model has positions for (`most_new`).
             method, eos, start, stop, cuda_graph: for a model that generates text, as in
                 `TextModel.run`; there is one text of a sound. A `start` is in place of the ids of a
                 language and a task too.

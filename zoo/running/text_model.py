@@ -114,8 +114,8 @@ class TextModel(FolderModel):
         cuda_graph: bool = False,
         tools: Tools | None = None,
     ) -> list[dict[str, Any]]:
-        """Run the model's task: translate, continue, embed, fill masked tokens, classify, or find
-        answers.
+        """Run the model's task: translate, continue, chat, embed, fill masked tokens, classify, or
+        find answers.
 
         Args:
             texts: the texts; those of similar lengths are computed together. In place of a text, a
@@ -149,12 +149,16 @@ class TextModel(FolderModel):
             tools: for chats, the tools that the model may call, each as a JSON Schema.
 
         Returns:
-            A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
-            `ended`, and with `n_answers` of the method `others` alike (see `zoo.Generated`);
-            `embedding`; `text` and the likeliest `tokens` for each masked token; or the likeliest
-            `classes`, of each token if the model classifies these, and then the `spans` of the text
-            that have a label: its entities, or each word; or as `spans` the likeliest answers. The
-            translation of a blank text is empty.
+            A result for each text, a dict with its `task` and what belongs to this:
+
+            - generated text: `text`, `ids`, `score` and `ended` (see `zoo.Generated`), and with
+              `n_answers` of the method `others` alike; the translation of a blank text is empty;
+            - a vector: `embedding`;
+            - masked tokens: the filled `text`, and the likeliest `tokens` for each of them;
+            - classes: the likeliest `classes`, best first;
+            - classes of tokens: the `classes` of each token, and as `spans` the entities of the
+              text, or its words, with their labels;
+            - answers in a text: the likeliest as `spans`.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.

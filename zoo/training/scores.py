@@ -49,16 +49,19 @@ def score(
     """Measure a model: its translations, how well it predicts a text, or what it finds in texts.
 
     A model that was trained by a recipe is measured on the test data of the recipe: a translator by
-    BLEU, a language model by its perplexity, on the answers if it has learned these, a model that
-    reads whole texts by what it predicts (`zoo.training.reader_scores`). With a file of text as
-    `data`, any decoder with a tokenizer is measured: on each line, if it was trained on lines by
-    its recipe, and otherwise on the text as a whole.
+    BLEU; a language model by its perplexity, or by that of the answers, if it has learned these; a
+    masked language model by the accuracy and the perplexity of masked tokens; a classifier by
+    accuracy and F1, or for numbers by correlations. With a file of text as `data`, the perplexity
+    of any decoder with a tokenizer is measured: on each line, if it was trained on lines by its
+    recipe, and otherwise on the text as a whole.
 
     Args:
         model: a folder, or the name of a registered model.
         data: the folder that the names of the recipe's data files are relative to, by default the
             model's folder; or a file of text.
-        window, stride: for a text as a whole, as in `zoo.running.perplexity.perplexity`.
+        window, stride: for a text as a whole: how many tokens the model reads at once, by default
+            1,024 or all of its positions if these are fewer; and by how many tokens the window then
+            moves on, by default half a window.
         device: the device of the computation.
         dtype: the dtype of the computation.
         weights: "int8" measures the model with its weights in 8 bits (`zoo.quantize_weights`).
@@ -66,7 +69,8 @@ def score(
         on_progress: called with the number of sentences, lines or windows done, and the total.
 
     Returns:
-        The scores of what the model has learned, or those of `zoo.running.perplexity.perplexity`.
+        The scores by their names, as in `metrics.json`, such as `bleu`, `accuracy`, or `perplexity`
+        and `bits_per_byte`, with the numbers of `tokens` and `bytes` that were predicted.
 
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
