@@ -62,19 +62,23 @@ def memory(model: Transformer) -> Memory | None:
 
 def check(model: Transformer) -> Decoding:
     """Check that each row of a padded batch, extended with a cache, has the scores that it has
-    alone."""
+    alone, also after the rows change their places, as beams do."""
     first = [list(row[:-STEPS]) for row in ROWS]
     prompt = read_ids(first, what="", vocab=VOCAB, pad="left")
     decoding = Decoding(model, capacity=len(ROWS[0]), memory=memory(model), keep=True)
     tokens, mask = prompt.values, prompt.mask
+    order = [0, 1, 2]
     for step in range(STEPS + 1):
-        found = decoding.scores(tokens, mask)
-        for number, row in enumerate(ROWS):
-            given = row[: len(row) - STEPS + step]
-            expected = alone(model, given, number)
-            torch.testing.assert_close(found[number], expected, rtol=0, atol=1e-10)
+        scores = decoding.scores(tokens, mask)
+        for found, number in zip(scores, order, strict=True):
+            row = ROWS[number]
+            expected = alone(model, row[: len(row) - STEPS + step], number)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        if step == STEPS // 2:
+            order = [2, 0, 1]
+            decoding.select(torch.tensor(order), torch.tensor(order))
         if step < STEPS:
-            tokens = torch.tensor([[row[len(row) - STEPS + step]] for row in ROWS])
+            tokens = torch.tensor([[ROWS[number][step - STEPS]] for number in order])
             mask = None
     return decoding
 

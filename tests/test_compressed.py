@@ -177,17 +177,13 @@ def weights_of(module: Any) -> Weights:
 def test_statement(name: str) -> None:
     description: Any = DESCRIPTIONS[name]
     module, x = made(description), randn(2, LENGTH, D)
-    positions = torch.arange(LENGTH)
-    found, weights = module(
-        x,
-        rotation=rotations(positions),
-        rotations=rotations,
-        positions=positions,
-        return_weights=True,
+    found, weights = module(  # positions are 0, 1, ... where none are given
+        x, rotation=rotations(torch.arange(LENGTH)), rotations=rotations, return_weights=True
     )
     expected = reference(description, weights_of(module), x)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-    assert weights.shape[:3] == (2, HEADS, LENGTH)
+    rate = getattr(description, "compress_rate", math.inf)
+    assert weights.shape == (2, HEADS, LENGTH, LENGTH + math.ceil(LENGTH / rate))
     assert (weights.sum(-1) < 1).all()  # the sinks have the rest
 
 
@@ -303,9 +299,11 @@ def test_of_equal_scores_the_first_summaries_are_chosen() -> None:
     assert chosen.tolist() == expected
 
 
-def test_the_loss_of_the_indexer() -> None:
-    """KL(p || softmax(I)) of what each token chose, in the mean of those that had a choice."""
-    description = sparse(2, auxiliary_loss=0.3)
+@pytest.mark.parametrize("topk", [2, 64])
+def test_the_loss_of_the_indexer(topk: int) -> None:
+    """KL(p || softmax(I)) of what each token chose, in the mean of those that had a choice; also
+    where all is chosen."""
+    description = sparse(2, index_topk=topk, auxiliary_loss=0.3)
     module, x = made(description).train(), randn(2, LENGTH, D)
     mask = torch.ones(2, 1, 1, LENGTH, dtype=torch.bool)
     mask[1, ..., 8:] = False
@@ -355,6 +353,7 @@ def test_what_generation_keeps_is_told() -> None:
     text = summary_text(summary)
     assert "  kv cache    56 B float32, 28 B bfloat16 per token, only up to 3 tokens\n" in text
     assert "              96 B float32, 48 B bfloat16 for every 4 tokens\n" in text
+    assert "4 over 1 head of 7, window 3," in text
     state = 2 * 4 * (4 * WIDTH + 4 * 5 + 1)
     assert summary["state_bytes_per_sequence"] == state
     assert cache_bytes(summary, 10) == 3 * 28 + 3 * 48 + state

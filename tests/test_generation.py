@@ -282,6 +282,38 @@ def test_as_many_run_on_whatever_may_end(
     assert found.ids == written_out(model, prompt, method, ends)
 
 
+def test_what_is_less_likely_goes_on_where_a_function_ends_all_beams(
+    four_tokens: Transformer,
+) -> None:
+    method = zoo.Beam(size=2, length_penalty=16.0, early_stopping="never")  # for the longest
+    scores = [log_probability(four_tokens, [1, 2], [id_]) for id_ in range(SMALL)]
+    best = sorted(range(SMALL), key=scores.__getitem__)[-2:]
+    stop = lambda ids: len(ids) == 1 and ids[0] in best  # noqa: E731
+    (found,) = zoo.generate(four_tokens, [1, 2], max_new_tokens=5, stop=stop, method=method)
+    assert len(found.ids) == 5
+    assert found.ids[0] not in best
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_beams_are_scored_by_what_is_left(four_tokens: Transformer, renormalize: bool) -> None:
+    """The probabilities of the tokens that are not forbidden sum to 1 again, if so asked."""
+    method = zoo.Beam(size=1, renormalize=renormalize, length_penalty=0.0, bad_words=((3,), (0,)))
+    (found,) = zoo.generate(four_tokens, [1, 2], max_new_tokens=4, method=method)
+    expected = 0.0
+    for n, id_ in enumerate(found.ids):
+        each = [log_probability(four_tokens, [1, 2, *found.ids[:n]], [one]) for one in (1, 2)]
+        expected += each[id_ - 1]
+        if renormalize:
+            expected -= math.log(sum(math.exp(one) for one in each))
+    assert found.score == pytest.approx(expected, rel=0, abs=1e-5)
+
+
+def test_missing_beams_are_told_apart() -> None:
+    row = Hypotheses(0, zoo.Beam(size=3), Ends(10, frozenset({9}), ()), [(1,), (2,), (3,)])
+    assert row.extend([-1.0, -2.0, -math.inf, -math.inf], [0, 1, 2, 0], [5, 6, 5, 6]) == [0, 1, -1]
+    assert row.running == [(1, 5), (2, 6), (1, 5)]
+
+
 def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
     row = Hypotheses(0, zoo.Beam(size=2), Ends(10, frozenset({9}), ()), [(1,), (2,)])
     assert row.extend([-1.0, -2.0, -3.0, -4.0], [0, 1, 0, 1], [9, 5, 9, 6]) == [1, 3]

@@ -275,3 +275,23 @@ def test_a_text_that_repeats_itself_is_drawn_anew(
         ids, temperatures = text(less)
         assert compression_ratio(ids, VOCAB) <= less or temperatures == every
     assert text(0.0, method=zoo.Sampling(seed=3))[1] == []  # drawn already, as asked
+
+
+def test_each_window_is_drawn_anew_from_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If what is drawn is the likeliest again, every window keeps the text that it had."""
+    published(tmp_path, n_times=51)
+    write_wav(tmp_path / "long.wav", [signal(43210)])
+    model = zoo.SoundModel.load(tmp_path / "model").translating(source="de")
+    (plain,) = model.run([tmp_path / "long.wav"])
+    assert len({window["score"] for window in plain["windows"]}) == 3
+    monkeypatch.setattr(transcribing, "_drawing", lambda method, _: method)
+    settings = tmp_path / "model" / "generation_config.json"
+    stated = {**json.loads(settings.read_text()), "compression_ratio_threshold": 0.0}
+    settings.write_text(json.dumps(stated))
+    model = zoo.SoundModel.load(tmp_path / "model").translating(source="de")
+    (drawn,) = model.run([tmp_path / "long.wav"])
+    for one, other in zip(drawn["windows"], plain["windows"], strict=True):
+        assert one["ids"] == other["ids"]
+        assert one["score"] == pytest.approx(other["score"], rel=0, abs=1e-4)

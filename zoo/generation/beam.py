@@ -53,13 +53,13 @@ class Hypotheses:
         running: list[tuple[int, ...]] = []
         picked: list[int] = []
         for place, (value, beam, token) in enumerate(zip(values, beams, tokens, strict=True)):
-            if value == -math.inf or (place >= size and len(picked) == size):
+            if value == -math.inf or len(picked) == size:
                 break
             ids = (*self.running[beam], token)
             why = self.ends.of(ids)
             if why is not None and place < size:
                 self.ended.append(Generated(ids, self.method.score(value, len(ids)), why))
-            elif why is None and len(picked) < size:
+            elif why is None:
                 picked.append(place)
                 running.append(ids)
         self.ended = sorted(self.ended, key=lambda one: -one.score)[:size]

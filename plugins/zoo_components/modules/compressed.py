@@ -173,9 +173,9 @@ class SharedKeyValueAttention(nn.Module):
         return torch.cat([heads[..., :n_left], rotation(heads[..., n_left:])], -1)
 
     def _near(self, n_queries: int, n_keys: int, device: torch.device) -> torch.Tensor | None:
-        """(n_queries, n_keys), True at the keys of the last tokens; None for one query that sees
-        all. The queries are the last of the keys."""
-        if n_queries == 1 and n_keys <= self.window:
+        """(n_queries, n_keys), True at the keys of the last tokens; None for one query, as the
+        cache has dropped what it does not see. The queries are the last of the keys."""
+        if n_queries == 1:
             return None
         j = torch.arange(n_keys, device=device)
         distance = j[n_keys - n_queries :, None] - j
