@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from torchvision_processors import torchvision_processor
 from transformers.image_processing_utils import get_size_dict
 
 from zoo.errors import InputError, WeightsError
@@ -295,6 +296,26 @@ def test_tiles_are_those_of_transformers(
         np.testing.assert_allclose(pixels, expected["pixel_values"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [*SIZES, (40, 40), (12, 12), (13, 11), (9, 24), (100, 50)])
+@pytest.mark.parametrize("most", [1, 4, 16])
+@pytest.mark.parametrize("largest", [False, True])
+def test_padded_tiles_are_those_of_transformers(
+    largest: bool, most: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    stated = {"size": {"height": 12, "width": 12}, "max_patches": most, **IMAGENET}
+    stated |= {"resize_to_max_canvas": largest}
+    made = torchvision_processor("llama4", "Llama4ImageProcessor")(**stated)
+    made.save_pretrained(tmp_path)
+    settings = read_image_settings(tmp_path).settings
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="pt")
+    found = parts_of(image, settings)
+    (grid,) = expected["aspect_ratios"].tolist()
+    assert (found.rows, found.columns) == (tuple(grid) if grid != [1, 1] else (0, 0))
+    assert settings.output_size == (12, 12)
+    assert torch.stack(found.pixels).equal(expected["pixel_values"].float())
+
+
 GRIDS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 
 
@@ -454,6 +475,7 @@ VIT = '{"image_processor_type": "ViTImageProcessor", '
 PIXTRAL = '{"image_processor_type": "PixtralImageProcessor", '
 NEXT = '{"image_processor_type": "LlavaNextImageProcessor", '
 TILES = '{"image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": true, '
+LLAMA4 = '{"image_processor_type": "Llama4ImageProcessor", '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
@@ -570,7 +592,15 @@ WRONG = {
     ),
     "tiles of no size": (
         TILES + '"size": {"shortest_edge": 30}}',
-        "`crop_to_patches` needs a `size` with `height` and `width`",
+        "tiles need a `size` with `height` and `width`",
+    ),
+    "padded tiles that are no squares": (
+        LLAMA4 + '"size": {"height": 12, "width": 14}}',
+        "`size` must be that of a square",
+    ),
+    "padded tiles that are not resized": (
+        LLAMA4 + '"do_resize": false}',
+        "images are resized before they become tiles",
     ),
     "more tiles at least than at most": (
         TILES + '"min_patches": 3, "max_patches": 2}',

@@ -17,6 +17,7 @@ from zoo_components.relative import Alibi, T5Buckets
 from zoo_components.rotary import (
     AxialRotary,
     ClassGridRotary,
+    CountedGridRotary,
     DynamicRotary,
     GridRotary,
     LongRotary,
@@ -112,6 +113,22 @@ def test_rows_columns_and_a_class_token() -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     (found * torch.randn_like(found)).sum().backward()
     assert module.class_angles.grad is not None
+
+
+def test_columns_and_rows_are_counted_from_one() -> None:
+    """Of an image of 2 rows and 3 columns, after a vector that is not rotated."""
+    head, rows, columns = 8, 2, 3
+    fields = {"base": 50.0, "grid": (1, rows, columns), "pairs": "interleaved"}
+    module = described(CountedGridRotary, head, **fields).build()
+    angles = [[0.0] * 4]
+    for row in range(1, rows + 1):
+        for column in range(1, columns + 1):
+            angles.append([c / 50.0 ** (k / 2) for c in (column, row) for k in range(2)])
+    expected = torch.tensor(angles, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, head, dtype=torch.float64)
+    wanted = turned(x, expected, interleaved=True, clockwise=False)
+    found = module.rotation(torch.arange(7), torch.float64)(x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
 
 IMAGES: dict[str, Any] = {

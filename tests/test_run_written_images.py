@@ -25,6 +25,7 @@ from test_image_models import draw
 from test_run_images_in_text import N_NEW, Published, run
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
+from torchvision_processors import torchvision_processor
 from transformers.models.gemma4 import image_processing_pil_gemma4
 from transformers.models.pixtral import image_processing_pil_pixtral as image_processing_pil
 from trials import Refused
@@ -134,6 +135,13 @@ def of_aya_vision(tokenizer: Any) -> Any:
     images = transformers.GotOcr2ImageProcessorPil(size=size, crop_to_patches=True, max_patches=4)
     more = {"patch_size": 2, "img_size": 12, "downsample_factor": 2}
     return transformers.AyaVisionProcessor(images, tokenizer, **more)
+
+
+def of_llama4(tokenizer: Any) -> Any:
+    """It makes up to 4 tiles of an image, and one of the whole."""
+    images = torchvision_processor("llama4", "Llama4ImageProcessor")
+    size = {"height": 12, "width": 12}
+    return transformers.Llama4Processor(images(size=size, max_patches=4), tokenizer, patch_size=2)
 
 
 class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
@@ -269,6 +277,19 @@ KINDS = {
         },
         of_internvl,
         part_states=9,
+    ),
+    "llama4": Kind(
+        "<|image|>",
+        {
+            30: "<|tile_x_separator|>",
+            31: "<|tile_y_separator|>",
+            90: "<|patch|>",
+            91: "<|image_start|>",
+            92: "<|image_end|>",
+            93: "<|image|>",
+        },
+        {},
+        of_llama4,
     ),
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),

@@ -77,6 +77,7 @@ OTHERS = {
     "idefics3",
     "internvl",
     "internvl_vision",
+    "llama4_vision_model",
     "llava",
     "llava_next",
     "llava_onevision",
@@ -216,7 +217,12 @@ def made(name: str, case: Case) -> PreTrainedModel | None:
 
 def own(model: PreTrainedModel) -> list[str]:
     """The names of the tensors that are neither tied to others nor in the base model."""
-    tied = [re.compile(pattern) for pattern in model._tied_weights_keys or ()]
+    tied = [
+        re.compile(f"{re.escape(f'{name}.' if name else '')}{pattern}")
+        for name, part in model.named_modules()
+        if isinstance(part, PreTrainedModel)
+        for pattern in part._tied_weights_keys or ()
+    ]
     base = f"{model.base_model_prefix}." if model.base_model is not model else None
     if base is None and not re.search("For[A-Z]", type(model).__name__):
         return []

@@ -152,6 +152,22 @@ class ClassGridRotary(GridRotary):
         return scheme
 
 
+class CountedGridRotary(GridRotary):
+    """Queries and keys of the patches of an image are rotated by angles that grow with the column
+    of the patch, in one half of the pairs, and with its row, in the other half (Llama 4). Of the n
+    pairs of a half, the k-th is rotated by c / base**(k / n), where c is the column or the row,
+    counted from 1. What comes before the patches, such as the class token, is not rotated."""
+
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
+    """The longest wavelength is about 2 pi times this, in patches; `rope_theta` in
+    configurations."""
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import CountedGridRotaryPositions
+
+        return self._module(partial(CountedGridRotaryPositions, grid=stated(self.grid)))
+
+
 class AxialRotary(OfRowsAndColumns):
     """Queries and keys of the patches of an image of any size are rotated by angles that grow with
     the row of the patch, in one half of the pairs, and with its column, in the other half

@@ -112,7 +112,7 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         plain = Inputs(name="plain", source=source, images=images, types=types)
         yield plain
         yield Inputs(name="text", source=before)
-        for left in (False, True):  # beside the images
+        for left in (False, True) if case.left else (False,):  # beside the images
             yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
         yield with_special_ids(plain, config)
         return

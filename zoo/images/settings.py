@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -173,6 +173,15 @@ class ImageSettings(BaseModel):
     """The fewest pixels that an image becomes; `shortest_edge` of `size` is another name of it."""
     max_pixels: _Pixels | None = None
     """The most; `longest_edge` of `size` is another name of it."""
+    canvas: Literal["closest_shape", "closest_size", "padded"] = "closest_shape"
+    """Into how many rows and columns of tiles an image is cut: those whose shape is closest to its
+    own; those in which it is enlarged least or, if all are too small for it, made smaller least; or
+    these, with black on its right and below it, where it keeps its shape. It is the image
+    processor's, and no setting."""
+    resize_to_max_canvas: bool = False
+    """Whether an image that is `padded` is enlarged most instead."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """In which values are scaled and normalised. It is the image processor's, and no setting."""
     order: Literal["resize_first", "scale_first"] = "resize_first"
     """Whether values are scaled before or after resizing. It is the image processor's, and no
     setting."""
@@ -215,7 +224,7 @@ class ImageSettings(BaseModel):
         if self.patch_size is not None:
             self._check_at_most(self.size)
             return self
-        if self.most_tiles > 1:
+        if self.becomes_tiles:
             self._check_tiles(self.size)
         if self.image_grid_pinpoints is not None:
             self._check_grids(self.size, self.image_grid_pinpoints)
@@ -237,7 +246,11 @@ class ImageSettings(BaseModel):
 
     def _check_tiles(self, size: Size) -> None:
         if size.sides is None:
-            raise ValueError("`crop_to_patches` needs a `size` with `height` and `width`")
+            raise ValueError("tiles need a `size` with `height` and `width`")
+        if self.canvas == "padded" and size.height != size.width:
+            raise ValueError("`size` must be that of a square, which is a tile")
+        if self.canvas == "padded" and not self.do_resize:
+            raise ValueError("images are resized before they become tiles: state `do_resize` true")
         if self.min_patches > self.max_patches:
             raise ValueError("`min_patches` must not be more than `max_patches`")
         height, width = size.sides
@@ -355,26 +368,62 @@ class ImageSettings(BaseModel):
         return rows * unit, columns * unit
 
     def tiles(self, height: int, width: int) -> tuple[int, int]:
-        """The numbers of rows and of columns of the tiles of an image of this height and width,
-        whose shape is closest to its own. Of equal shapes, it is the largest of which the image has
-        more than half the pixels, or else the smallest, as in `transformers`."""
-        assert self.size is not None  # `_check_tiles`
-        assert self.size.sides is not None
-        of_tile = math.prod(self.size.sides)
+        """The numbers of rows and of columns of the tiles of an image of this height and width, as
+        `canvas` says. Of equally close shapes, it is the largest of which the image has more than
+        half the pixels, or else the smallest, and of equal sizes the smallest, as in
+        `transformers`."""
+        of_tile = math.prod(self._tile)
         each = range(1, self.max_patches + 1)
-        grids = [
-            (rows, columns)
-            for columns in each
-            for rows in each[: self.max_patches // columns]
-            if rows * columns >= self.min_patches
-        ]
+        grids = sorted(
+            (
+                (rows, columns)
+                for columns in each
+                for rows in each[: self.max_patches // columns]
+                if rows * columns >= self.min_patches
+            ),
+            key=math.prod,
+        )
+        if self.canvas != "closest_shape":
+            return self._closest_size(grids, height, width)
         best, least = (1, 1), math.inf
-        for rows, columns in sorted(grids, key=math.prod):
+        for rows, columns in grids:
             apart = abs(width / height - columns / rows)
             fills = 2 * height * width > of_tile * rows * columns
             if apart < least or (apart == least and fills):
                 best, least = (rows, columns), apart
         return best
+
+    def _closest_size(
+        self, grids: Sequence[tuple[int, int]], height: int, width: int
+    ) -> tuple[int, int]:
+        """The first of these numbers of rows and of columns whose tiles an image of this height and
+        width fits into best."""
+        high, wide = self._tile
+        factors = [min(rows * high / height, columns * wide / width) for rows, columns in grids]
+        enlarging = [factor for factor in factors if factor >= 1]
+        least = min(enlarging, default=max(factors))
+        return grids[factors.index(max(factors) if self.resize_to_max_canvas else least)]
+
+    def padded(self, height: int, width: int, grid: tuple[int, int]) -> tuple[int, int]:
+        """The height and the width of an image of this one in tiles of so many rows and columns,
+        with `canvas = "padded"`: it keeps its shape, and becomes no larger than a tile unless it is
+        or `resize_to_max_canvas` says so."""
+        most_high, most_wide = (n * side for n, side in zip(grid, self._tile, strict=True))
+        if not self.resize_to_max_canvas:
+            side = self._tile[0]
+            most_high = min(max(height, side), most_high)
+            most_wide = min(max(width, side), most_wide)
+        by_width, by_height = most_wide / width, most_high / height
+        if by_width < by_height:
+            return max(min(math.floor(height * by_width), most_high), 1), most_wide
+        return most_high, max(min(math.floor(width * by_height), most_wide), 1)
+
+    @property
+    def _tile(self) -> tuple[int, int]:
+        """The height and the width of a tile."""
+        assert self.size is not None  # `_check_tiles`
+        assert self.size.sides is not None
+        return self.size.sides
 
     @property
     def tiling(self) -> Tiling | None:
@@ -388,9 +437,9 @@ class ImageSettings(BaseModel):
         return Tiling(tuple(grids), side, 1)
 
     @property
-    def most_tiles(self) -> int:
-        """The most tiles that an image becomes; 1 if it becomes none."""
-        return self.max_patches if self.crop_to_patches else 1
+    def becomes_tiles(self) -> bool:
+        """Whether an image becomes tiles of `size`."""
+        return self.canvas == "padded" or (self.crop_to_patches and self.max_patches > 1)
 
     @property
     def unit(self) -> int | None:
@@ -415,7 +464,7 @@ class ImageSettings(BaseModel):
             return self.crop_size.sides
         if self.size is None or self.patch_size is not None:
             return None
-        return self.size.sides if self.do_resize or self.most_tiles > 1 else None
+        return self.size.sides if self.do_resize or self.becomes_tiles else None
 
 
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
@@ -424,16 +473,21 @@ need all of them."""
 _OF_BUDGET = ("pooling_kernel_size", "max_soft_tokens")
 """The settings that only image processors have that give images as many squares as they may
 have."""
-_OF_TILES = ("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches")
+_OF_TILES = (
+    *("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches"),
+    "resize_to_max_canvas",
+)
 """The settings that only image processors have that make tiles."""
-_FIELDS = ImageSettings.model_fields.keys() - {"order"}
+_OWN = frozenset({"order", "canvas", "precision"})
+"""What is the image processor's, and no setting."""
+_FIELDS = ImageSettings.model_fields.keys() - _OWN
 """The settings that are read."""
 
 
 class _Processor(NamedTuple):
     """An image processor of the table."""
 
-    order: str
+    own: Mapping[str, str]
     inert: frozenset[str]
     defaults: Mapping[str, Any]
 
@@ -464,8 +518,8 @@ def _table() -> _Table:
     of_types: dict[str, _Processor] = {}
     for name, defaults in data.items():
         names, types = [name, *defaults.pop("also")], defaults.pop("model_types")
-        order, unread = defaults.pop("order", "resize_first"), defaults.pop("inert", ())
-        found = _Processor(order, frozenset(unread), defaults)
+        own = {key: defaults.pop(key) for key in _OWN & defaults.keys()}
+        found = _Processor(own, frozenset(defaults.pop("inert", ())), defaults)
         processors.update(dict.fromkeys(names, found))
         of_types.update(dict.fromkeys(types, found))
     return _Table(processors, of_types, inert)
@@ -508,7 +562,7 @@ def read_image_settings(
     stated = {key: value for key, value in written.items() if key in processor.fields}
     try:
         settings = ImageSettings.model_validate(
-            {**processor.defaults, **stated, **fixed, "order": processor.order}
+            {**processor.defaults, **stated, **fixed, **processor.own}
         )
     except ValidationError as error:
         problems += [
