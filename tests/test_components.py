@@ -104,6 +104,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.patch_vectors": {"patch_size": 2},
     "embedding.normed_patch_vectors": {"patch_size": 2},
     "embedding.grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
+    "embedding.resized_grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
     "embedding.factorized_patch_vectors": {"patch_size": 2, "max_patches": 9},
     "attention.tiled": {"tile": 3},
     "attention.gmlp": {"max_length": 9},

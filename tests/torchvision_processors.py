@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
+from transformers.image_processing_backends import TorchvisionBackend
 from transformers.image_utils import SizeDict
 
 NAME = "torchvision.transforms.v2"
@@ -30,19 +31,28 @@ def torchvision_processor(model: str, name: str) -> Any:
     theirs = getattr(module, name)
 
     class Processor(theirs):  # type: ignore[misc]
-        def resize(
-            self, image: torch.Tensor, size: SizeDict, resample: int, **_: Any
-        ) -> torch.Tensor:
-            each = [Image.fromarray(one.movedim(0, -1).numpy()) for one in image]
-            made = [np.array(one.resize((size.width, size.height), resample)) for one in each]
-            return torch.from_numpy(np.stack(made)).movedim(-1, 1)
-
-        def normalize(self, image: torch.Tensor, mean: Any, std: Any, **_: Any) -> torch.Tensor:
-            mean, std = (torch.as_tensor(one, dtype=image.dtype) for one in (mean, std))
-            return (image - mean[:, None, None]) / std[:, None, None]
+        def _preprocess(self, *given: Any, **more: Any) -> Any:
+            with (
+                mock.patch.object(TorchvisionBackend, "resize", resized),
+                mock.patch.object(TorchvisionBackend, "normalize", normalised),
+            ):
+                return super()._preprocess(*given, **more)
 
     Processor.__name__ = name
     return Processor
+
+
+def resized(
+    _: object, image: torch.Tensor, size: SizeDict, resample: int, **more: Any
+) -> torch.Tensor:
+    each = [Image.fromarray(one.movedim(0, -1).numpy()) for one in image]
+    made = [np.array(one.resize((size.width, size.height), resample)) for one in each]
+    return torch.from_numpy(np.stack(made)).movedim(-1, 1)
+
+
+def normalised(_: object, image: torch.Tensor, mean: Any, std: Any, **more: Any) -> torch.Tensor:
+    mean, std = (torch.as_tensor(one, dtype=image.dtype) for one in (mean, std))
+    return (image - mean[:, None, None]) / std[:, None, None]
 
 
 def padded(images: torch.Tensor, padding: list[int], fill: list[int]) -> torch.Tensor:

@@ -66,6 +66,7 @@ OTHERS = {
     "audioflamingo3_encoder",
     "glmasr_encoder",
     "aya_vision",
+    "cohere2_vision",
     "parakeet_encoder",
     "qwen2_audio_encoder",
     "voxtral_encoder",
@@ -77,6 +78,7 @@ OTHERS = {
     "idefics3",
     "internvl",
     "internvl_vision",
+    "lfm2_vl",
     "llama4_vision_model",
     "llava",
     "llava_next",
@@ -98,6 +100,7 @@ OTHERS = {
     "qwen3_vl_moe_vision",
     "qwen3_vl_text",
     "qwen3_vl_vision",
+    "siglip2_vision_model",
     "smolvlm",
 }
 """An encoder of images or sounds under a language model, those without a classifier, models that

@@ -946,6 +946,18 @@ REFUSED = {
         inside("gemma4", "vision_config", rope_parameters={"rope_type": "linear", "factor": 2.0}),
         "positions of patches of another type than axial are not read",
     ),
+    "LFM2-VL with patches that are no squares": (
+        inside("lfm2_vl", "vision_config", patch_size=[2, 4]),
+        "patches whose height and width are stated apart are not read",
+    ),
+    "LFM2-VL with places that are no square": (
+        inside("lfm2_vl", "vision_config", num_patches=10),
+        "a num_patches that is no square is not read",
+    ),
+    "LFM2-VL with the encoder of SigLIP": (
+        inside("lfm2_vl", "vision_config", model_type="siglip_vision_model"),
+        "an encoder of images that is not that of SigLIP 2 is not read",
+    ),
     "Llama 4 with patches that are no squares": (
         inside("llama4", "vision_config", patch_size=[2, 4]),
         "images or patches whose height and width are stated apart are not read",

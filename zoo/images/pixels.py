@@ -55,6 +55,9 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     if settings.becomes_tiles:
         grid = settings.tiles(image.height, image.width)
         return _parts(_spread(image, grid, settings), image, grid, settings)
+    if settings.is_large(image.height, image.width):
+        grid = settings.tiles(image.height, image.width)
+        return _parts(_spread(image, grid, settings), image, grid, settings)
     side = settings.square
     if side is None or not settings.do_image_splitting:
         return Parts((pixels_of(image, settings),))
@@ -74,8 +77,7 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
 def _spread(image: Image, grid: tuple[int, int], settings: ImageSettings) -> Image:
     """An image resized to so many rows and columns of tiles, with black on its right and below it
     if it keeps its shape."""
-    assert settings.output_size is not None  # of images that become tiles
-    high, wide = (n * side for n, side in zip(grid, settings.output_size, strict=True))
+    high, wide = (n * side for n, side in zip(grid, settings.tile, strict=True))
     if settings.canvas != "padded":
         return _to(image, high, wide, settings)
     spread: Image = pillow().Image.new("RGB", (wide, high))
@@ -131,11 +133,13 @@ def _cut(
     image: Image, whole: Image, grid: tuple[int, int], settings: ImageSettings
 ) -> Iterator[torch.Tensor]:
     """Yield the parts of an image whose sides are those of so many rows and columns of parts, and
-    `whole` resized to one more."""
+    `whole` resized to one more. Raises as `pixels_of`."""
     rows, columns = grid
     height, width = image.height // rows, image.width // columns
     for top, left in product(range(0, image.height, height), range(0, image.width, width)):
         yield _values(np.array(image.crop((left, top, left + width, top + height))), settings)
+    if settings.unit is not None:  # of which the whole has a size of its own
+        height, width = settings.resized(whole.height, whole.width)
     yield _values(np.array(_to(whole, height, width, settings)), settings)
 
 

@@ -132,7 +132,7 @@ class ImagesInText(MediaInText[Writing, "ImageFile", Parts]):
                 places = {"row": row + 1, "column": column + 1, "number": number}
                 parts.append(self._filled(how.part, **places))
             found += how.between_parts.join(parts) + how.after_row
-        found = found and found + how.after_parts
+        found = found and found + self._filled(how.after_parts)
         return self._filled(how.before_image) + found + self._filled(how.image)
 
     def _check_rows(self) -> None:
