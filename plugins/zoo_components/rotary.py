@@ -480,13 +480,14 @@ class Llama3Rotary(Stretched):
     """A pair that turns less often than this in the original length is slowed by all of
     `factor`."""
     high_freq_factor: PositiveFloat = 4.0
-    """A pair that turns more often than this in the original length stays as it is."""
+    """A pair that turns more often than this in the original length stays as it is. With that of
+    `low_freq_factor`, there are no pairs between (Llama 4 Scout)."""
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
-        if self.low_freq_factor >= self.high_freq_factor:
+        if self.low_freq_factor > self.high_freq_factor:
             raise contradiction(
-                f"low_freq_factor = {self.low_freq_factor} must be less than "
+                f"low_freq_factor = {self.low_freq_factor} must not be more than "
                 f"high_freq_factor = {self.high_freq_factor}",
                 "low_freq_factor",
                 "high_freq_factor",

@@ -52,10 +52,7 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     """
     if settings.tiling is not None:
         return Parts((_tiled(image, settings.tiling, settings),))
-    if settings.becomes_tiles:
-        grid = settings.tiles(image.height, image.width)
-        return _parts(_spread(image, grid, settings), image, grid, settings)
-    if settings.is_large(image.height, image.width):
+    if settings.becomes_tiles or settings.is_large(image.height, image.width):
         grid = settings.tiles(image.height, image.width)
         return _parts(_spread(image, grid, settings), image, grid, settings)
     side = settings.square
