@@ -114,7 +114,8 @@ def test_one_vocabulary_for_a_model_with_two(refused: Refused) -> None:
         ),
         (
             "unknown key `vocab`",
-            "`vocab` is a key of the builder `bidirectional_image_text_decoder`, `decoder`, "
+            "`vocab` is a key of the builder `adapted_image_text_decoder`, "
+            "`bidirectional_image_text_decoder`, `decoder`, "
             "`deepstack_image_text_decoder`, `encoder`, `glu_image_text_decoder`, "
             "`image_text_decoder`, `native_image_text_decoder`, `sound_text_decoder` or "
             "`tiled_image_text_decoder`",

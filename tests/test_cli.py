@@ -551,6 +551,7 @@ def test_files_of_models_are_below_the_registry_that_names_them(
                     *("projected_vectors", "conv2d_frontend", "waveform_stem"),
                     *("prenormed_patches", "patch_vectors", "normed_patch_vectors"),
                     *("grid_patch_vectors", "factorized_patch_vectors"),
+                    "resized_grid_patch_vectors",
                 ]
             },
         ),

@@ -104,6 +104,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.patch_vectors": {"patch_size": 2},
     "embedding.normed_patch_vectors": {"patch_size": 2},
     "embedding.grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
+    "embedding.resized_grid_patch_vectors": {"patch_size": 2, "grid_size": 3},
     "embedding.factorized_patch_vectors": {"patch_size": 2, "max_patches": 9},
     "attention.tiled": {"tile": 3},
     "attention.gmlp": {"max_length": 9},
@@ -112,6 +113,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 OF_ANY_SIZE = {f"{name}_image_text_decoder" for name in ("native", "deepstack", "bidirectional")}
 """The builders of texts with images of any size."""
+OF_ONE_SIZE = {f"{name}image_text_decoder" for name in ("", "glu_", "adapted_")}
+"""Those of texts with images of one size, without tiles."""
 BESIDE: dict[str, dict[str, Any]] = {
     "block.layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
     "block.alternating_layer_input": {"embedding": {"kind": "layered_tokens", "d_layer_input": 4}},
@@ -120,6 +123,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
     "position.sinusoidal_grid": {"embedding": IMAGES},
     "position.rotary_class_grid": {"embedding": IMAGES},
+    "position.rotary_counted_grid": {"embedding": IMAGES},
+    "position.learned_patches": {"embedding": IMAGES},
     "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
     "attention.gated_bias": {"position": "t5_buckets"},
@@ -265,7 +270,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "dual_encoder":
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]
-    if spec["builder"] in ("image_text_decoder", "glu_image_text_decoder"):
+    if spec["builder"] in OF_ONE_SIZE:
         text = torch.tensor([[3, *[9] * 9, 5], [*[9] * 9, 7, 1]])
         return [text, torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     if spec["builder"] == "tiled_image_text_decoder":

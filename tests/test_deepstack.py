@@ -152,6 +152,21 @@ def test_a_grid_is_stretched_from_corner_to_corner(size: int, shape: tuple[int, 
     torch.testing.assert_close(found, embed.patches(patches) + grid[0].flatten(1).T)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (5, 4), (9, 2)])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_grid_is_resized_to_an_image(size: int, shape: tuple[int, int]) -> None:
+    """Where there are fewer patches than places, each takes a share of all that it covers."""
+    kind = {"kind": "resized_grid_patch_vectors", "patch_size": 2, "grid_size": size}
+    model = randomized(changed(image={**SPEC["image"], "embedding": kind}))
+    embed, (rows, columns) = model.image.embed, shape
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    patches = torch.randn(2, rows * columns, 12, dtype=torch.float64)
+    found = embed(patches, torch.arange(rows * columns), coordinates=places[None])
+    table = embed.grid.weight.view(size, size, 8).permute(2, 0, 1)[None]
+    grid = F.interpolate(table, shape, mode="bilinear", antialias=True)
+    torch.testing.assert_close(found, embed.patches(patches) + grid[0].flatten(1).T)
+
+
 def test_without_rows_and_columns_both_are_the_position(model: Any) -> None:
     embed = model.image.embed
     patches = torch.randn(2, 4, 36, dtype=torch.float64)

@@ -219,6 +219,8 @@ COMPONENTS: Mapping[str, Case] = {
     "position.sinusoidal_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_class_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
+    "position.rotary_counted_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
+    "position.learned_patches": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),
@@ -247,6 +249,8 @@ FIELDS: Mapping[str, Case] = {
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.glu_image_text_decoder.projector.activation": Case({"activation": "none"}),
+    "builder.adapted_image_text_decoder.projector.merge": Case(instead=[3]),
+    "builder.adapted_image_text_decoder.projector.merge_by": Case({"merge": 3}),
     "builder.glu_image_text_decoder.projector.merge": Case(instead=[3]),
     "builder.glu_image_text_decoder.projector.merge_by": Case({"merge": 3}),
     "builder.tiled_image_text_decoder.projector.merge": Case(instead=[3]),

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from torchvision_processors import torchvision_processor
 from transformers.image_processing_utils import get_size_dict
 
 from zoo.errors import InputError, WeightsError
@@ -295,6 +296,91 @@ def test_tiles_are_those_of_transformers(
         np.testing.assert_allclose(pixels, expected["pixel_values"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [*SIZES, (40, 40), (12, 12), (13, 11), (9, 24), (100, 50)])
+@pytest.mark.parametrize("most", [1, 4, 16])
+@pytest.mark.parametrize("largest", [False, True])
+def test_padded_tiles_are_those_of_transformers(
+    largest: bool, most: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    stated = {"size": {"height": 12, "width": 12}, "max_patches": most, **IMAGENET}
+    stated |= {"resize_to_max_canvas": largest}
+    made = torchvision_processor("llama4", "Llama4ImageProcessor")(**stated)
+    made.save_pretrained(tmp_path)
+    settings = read_image_settings(tmp_path).settings
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="pt")
+    found = parts_of(image, settings)
+    (grid,) = expected["aspect_ratios"].tolist()
+    assert (found.rows, found.columns) == (tuple(grid) if grid != [1, 1] else (0, 0))
+    assert settings.output_size == (12, 12)
+    assert torch.stack(found.pixels).equal(expected["pixel_values"].float())
+
+
+@pytest.mark.parametrize("size", [*SIZES, (40, 40), (12, 12), (13, 11), (9, 24), (100, 50)])
+@pytest.mark.parametrize("most", [1, 4, 12])
+@pytest.mark.parametrize("cut", [False, True])
+def test_tiles_of_the_closest_size_are_those_of_transformers(
+    cut: bool, most: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    stated = {"size": {"height": 12, "width": 12}, "max_patches": most, "crop_to_patches": cut}
+    made = torchvision_processor("cohere2_vision", "Cohere2VisionImageProcessor")(**stated)
+    made.save_pretrained(tmp_path)
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="pt")
+    found = parts_of(image, read_image_settings(tmp_path).settings)
+    assert expected["num_patches"].tolist() == [len(found.pixels)]
+    pixels = torch.stack(found.pixels)
+    torch.testing.assert_close(pixels, expected["pixel_values"], rtol=0, atol=2e-6)
+
+
+OWN = {"order", "canvas", "precision", "min_pixels", "max_pixels"}
+"""What no file states so."""
+LARGE = {
+    "encoder_patch_size": 2,
+    "downsample_factor": 3,
+    "min_image_tokens": 4,
+    "max_image_tokens": 12,
+    "tile_size": 18,
+    "max_tiles": 6,
+}
+
+
+@pytest.mark.parametrize(
+    "size", [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (20, 3), (90, 10), (26, 34), (60, 60)]
+)
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("fewest", [2, 5])
+def test_tiles_of_large_images_are_those_of_transformers(
+    fewest: int, split: bool, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """The image of the whole has another size than the tiles. `transformers` counts columns first
+    where it says rows, and means rows."""
+    stated = {**LARGE, "min_tiles": fewest, "do_image_splitting": split, **IMAGENET}
+    made = torchvision_processor("lfm2_vl", "Lfm2VlImageProcessor")(**stated)
+    made.save_pretrained(tmp_path)
+    settings = read_image_settings(tmp_path).settings
+    image = drawn(*size)
+    expected = made(images=image, return_tensors="pt", return_row_col_info=True)
+    found = parts_of(image, settings)
+    n_tiles = int(expected["image_rows"] * expected["image_cols"])
+    assert found.rows * found.columns == (n_tiles if n_tiles > 1 else 0)
+    assert settings.output_size is None
+    shapes = expected["spatial_shapes"].tolist()
+    assert [[side // 2 for side in one.shape[1:]] for one in found.pixels] == shapes
+    for pixels, theirs in zip(found.pixels, expected["pixel_values"], strict=True):
+        rows, columns = (side // 2 for side in pixels.shape[1:])
+        patches = theirs[: rows * columns].view(rows, columns, 2, 2, 3).permute(4, 0, 2, 1, 3)
+        whole = patches.reshape(pixels.shape)
+        torch.testing.assert_close(pixels, whole, rtol=0, atol=1e-6)
+
+
+def test_a_large_image_that_is_too_long(tmp_path: Path) -> None:
+    """Of so many squares, `transformers` cuts off the last."""
+    settings = settings_in(tmp_path, {"image_processor_type": "Lfm2VlImageProcessor", **LARGE})
+    with pytest.raises(InputError, match="would become 60 x 1 squares of patches, more than 12"):
+        parts_of(drawn(1, 300), settings)
+
+
 GRIDS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 
 
@@ -381,8 +467,8 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
     unread = {"do_pad"} if processor in several else set()  # of several images in one tensor
     if processor != "GotOcr2":
         unread |= {"min_patches", "max_patches"}  # of tiles
-    unread |= stated.keys()
-    for key in ImageSettings.model_fields.keys() - {"order", "min_pixels", "max_pixels"} - unread:
+    unread |= stated.keys() | LARGE.keys() | {"min_tiles", "max_pixels_tolerance", "use_thumbnail"}
+    for key in ImageSettings.model_fields.keys() - OWN - unread:
         found, expected = getattr(own, key), getattr(theirs, key, None)
         if key == "size" and own.merge_size is not None:
             assert dict(expected) == {
@@ -398,6 +484,27 @@ def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> N
             found = found and found.model_dump(exclude_none=True)
             expected = expected and dict(expected)
         assert found == expected or (found is False and expected is None), key
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("llama4", "Llama4ImageProcessor"),
+        ("lfm2_vl", "Lfm2VlImageProcessor"),
+        ("cohere2_vision", "Cohere2VisionImageProcessor"),
+    ],
+)
+def test_the_table_agrees_with_those_of_torchvision(model: str, name: str, tmp_path: Path) -> None:
+    own = settings_in(tmp_path, {"image_processor_type": name}).model_dump(exclude_none=True)
+    theirs = torchvision_processor(model, name)()
+    theirs.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    both = own.keys() & written.keys()
+    assert len(both) > 8
+    for key in both - {"do_pad", "patch_size"}:  # of several images in one tensor, and of texts
+        found = list(own[key]) if isinstance(own[key], tuple) else own[key]
+        assert found == written[key], key
+    read_image_settings(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +561,8 @@ VIT = '{"image_processor_type": "ViTImageProcessor", '
 PIXTRAL = '{"image_processor_type": "PixtralImageProcessor", '
 NEXT = '{"image_processor_type": "LlavaNextImageProcessor", '
 TILES = '{"image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": true, '
+LLAMA4 = '{"image_processor_type": "Llama4ImageProcessor", '
+LFM = '{"image_processor_type": "Lfm2VlImageProcessor", '
 WRONG = {
     "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
     "a step that is null": (VIT + '"do_resize": null}', "1:47: error: `do_resize` is null, which"),
@@ -570,7 +679,35 @@ WRONG = {
     ),
     "tiles of no size": (
         TILES + '"size": {"shortest_edge": 30}}',
-        "`crop_to_patches` needs a `size` with `height` and `width`",
+        "tiles need a `size` with `height` and `width`",
+    ),
+    "padded tiles that are no squares": (
+        LLAMA4 + '"size": {"height": 12, "width": 14}}',
+        "`size` must be that of a square",
+    ),
+    "padded tiles that are not resized": (
+        LLAMA4 + '"do_resize": false}',
+        "images are resized before they become tiles",
+    ),
+    "large images with more squares at least than at most": (
+        LFM + '"min_image_tokens": 300}',
+        "`min_image_tokens` must not be more than `max_image_tokens`",
+    ),
+    "large images with more tiles at least than at most": (
+        LFM + '"min_tiles": 11}',
+        "`min_tiles` must not be more than `max_tiles`",
+    ),
+    "tiles of large images that are no whole squares": (
+        LFM + '"tile_size": 500}',
+        "`tile_size` must be a multiple of 32",
+    ),
+    "large images of too many pixels": (
+        LFM + '"max_tiles": 1000}',
+        "make more than",
+    ),
+    "large images in tiles alone": (
+        LFM + '"use_thumbnail": false}',
+        "tiles without an image of the whole are not read",
     ),
     "more tiles at least than at most": (
         TILES + '"min_patches": 3, "max_patches": 2}',

@@ -69,6 +69,22 @@ def test_states_of_images_through_a_gate(activation: str) -> None:
     assert maps.up_proj.weight.shape == (7, 12)
 
 
+def test_states_of_images_through_three_maps() -> None:
+    projector = {"d_hidden": 7, "norm": {"kind": "rms_norm", "eps": 0.1}}
+    three = TINY_IMAGE_TEXT | {"builder": "adapted_image_text_decoder", "projector": projector}
+    model = randomized(three)
+    x = model.image(IMAGES)[0][:, 1:]
+    maps = model.projector
+    x = maps.norm.weight * x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+    for one in (maps.up_proj, maps.mid_proj):
+        x = F.gelu(x @ one.weight.T + one.bias)
+    expected = x @ maps.down_proj.weight.T + maps.down_proj.bias
+    torch.testing.assert_close(model.read_images(IMAGES), expected)
+    assert maps.mid_proj.weight.shape == (7, 7)
+    with pytest.raises(zoo.SpecError, match="without an activation between are a single one"):
+        zoo.read_spec(three | {"projector": {"activation": "none"}})
+
+
 @pytest.mark.parametrize("merge_by", ["concatenation", "mean"])
 def test_states_of_patches_become_one(merge_by: str) -> None:
     """Squares of patches, by loops over rows and columns, and a norm of what they become."""

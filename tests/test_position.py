@@ -16,7 +16,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 import zoo
 from zoo.cache import Cache
 from zoo_components.modules.position import SinusoidalPositions
-from zoo_components.position import GridSinusoidal, Learned, NoPosition, Sinusoidal
+from zoo_components.position import GridSinusoidal, Learned, LearnedPatches, NoPosition, Sinusoidal
 
 LENGTH = 7
 
@@ -107,6 +107,19 @@ def test_registers_have_no_columns_and_rows() -> None:
                 tensor.zero_()
     found = model.encoder.embed(torch.ones(1, 3, 4, 4).double(), torch.arange(8))[0]
     assert torch.equal(found[[0, 4, 5, 6, 7]], table)
+
+
+def test_the_row_of_the_class_token_is_the_last() -> None:
+    """In the table; the vector itself comes before those of the patches."""
+    grid, width = (1, 2, 3), 4
+    description = LearnedPatches(kind="learned_patches", d_model=width, grid=grid)
+    module = description.build().double()
+    torch.nn.init.normal_(module.weight)
+    x = torch.randn(2, 7, width, dtype=torch.float64)
+    expected = x + torch.cat([module.weight[6:], module.weight[:6]])
+    assert torch.equal(module.embed(x, torch.arange(7)), expected)
+    with pytest.raises(ValueError, match="one vector before the patches, the class token"):
+        LearnedPatches(kind="learned_patches", d_model=width, grid=(2, 2, 3))
 
 
 def test_columns_and_rows_of_what() -> None:

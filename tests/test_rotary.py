@@ -17,8 +17,10 @@ from zoo_components.relative import Alibi, T5Buckets
 from zoo_components.rotary import (
     AxialRotary,
     ClassGridRotary,
+    CountedGridRotary,
     DynamicRotary,
     GridRotary,
+    Llama3Rotary,
     LongRotary,
     Rotary,
     StoredRotary,
@@ -112,6 +114,22 @@ def test_rows_columns_and_a_class_token() -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     (found * torch.randn_like(found)).sum().backward()
     assert module.class_angles.grad is not None
+
+
+def test_columns_and_rows_are_counted_from_one() -> None:
+    """Of an image of 2 rows and 3 columns, after a vector that is not rotated."""
+    head, rows, columns = 8, 2, 3
+    fields = {"base": 50.0, "grid": (1, rows, columns), "pairs": "interleaved"}
+    module = described(CountedGridRotary, head, **fields).build()
+    angles = [[0.0] * 4]
+    for row in range(1, rows + 1):
+        for column in range(1, columns + 1):
+            angles.append([c / 50.0 ** (k / 2) for c in (column, row) for k in range(2)])
+    expected = torch.tensor(angles, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, head, dtype=torch.float64)
+    wanted = turned(x, expected, interleaved=True, clockwise=False)
+    found = module.rotation(torch.arange(7), torch.float64)(x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
 
 IMAGES: dict[str, Any] = {
@@ -231,8 +249,8 @@ def test_a_spec_survives_its_full_form(name: str) -> None:
             "beta_fast = 32.0 must be more than beta_slow = 40.0",
         ),
         (
-            {"kind": "rotary_llama3", "factor": 2.0, "original_length": 8, "low_freq_factor": 4.0},
-            "low_freq_factor = 4.0 must be less than",
+            {"kind": "rotary_llama3", "factor": 2.0, "original_length": 8, "low_freq_factor": 4.5},
+            "low_freq_factor = 4.5 must not be more than",
         ),
         (
             {
@@ -276,3 +294,14 @@ def test_what_works_on_heads_needs_an_attention_with_heads(
 ) -> None:
     with pytest.raises(ValidationError, match=f"a self-attention that states .*{needed}"):
         cls(kind="scheme", d_model=8, **fields)
+
+
+@pytest.mark.parametrize(("turns", "slowed"), [(64 / (2 * math.pi), 1), (20.0, 0), (1.0, 2)])
+def test_no_pairs_between_the_slow_and_the_fast(turns: float, slowed: int) -> None:
+    """With one bound for both, also for a pair that turns exactly as often."""
+    fields = {"factor": 8.0, "original_length": 64, "low_freq_factor": turns}
+    description = described(Llama3Rotary, 4, base=16.0, **fields, high_freq_factor=turns)
+    found = description.build().frequencies(torch.arange(1), torch.float64)
+    expected = torch.tensor([1.0, 0.25], dtype=torch.float64)
+    expected[slowed:] /= 8
+    torch.testing.assert_close(found, expected)

@@ -53,6 +53,7 @@ class Published:
         given = self.processor(text=text, images=images or None, return_tensors="pt", **more)
         for unread in ("labels", "rows", "cols"):
             given.pop(unread, None)
+        given = given.to(self.model.dtype)  # some pixels are bfloat16
         n_read = given["input_ids"].shape[1]
         options = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 3}
         found = self.model.generate(**given, max_new_tokens=N_NEW, **options)

@@ -25,6 +25,7 @@ from test_image_models import draw
 from test_run_images_in_text import N_NEW, Published, run
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
+from torchvision_processors import torchvision_processor
 from transformers.models.gemma4 import image_processing_pil_gemma4
 from transformers.models.pixtral import image_processing_pil_pixtral as image_processing_pil
 from trials import Refused
@@ -134,6 +135,29 @@ def of_aya_vision(tokenizer: Any) -> Any:
     images = transformers.GotOcr2ImageProcessorPil(size=size, crop_to_patches=True, max_patches=4)
     more = {"patch_size": 2, "img_size": 12, "downsample_factor": 2}
     return transformers.AyaVisionProcessor(images, tokenizer, **more)
+
+
+def of_cohere2_vision(tokenizer: Any) -> Any:
+    """It makes up to 4 tiles of an image, and one of the whole."""
+    images = torchvision_processor("cohere2_vision", "Cohere2VisionImageProcessor")
+    size = {"height": 12, "width": 12}
+    made = images(size=size, max_patches=4, patch_size=3)
+    return transformers.Cohere2VisionProcessor(made, tokenizer)
+
+
+def of_lfm2_vl(tokenizer: Any) -> Any:
+    """It makes 2 to 6 tiles of a large image, and a smaller one of the whole."""
+    images = torchvision_processor("lfm2_vl", "Lfm2VlImageProcessor")
+    sizes = {"encoder_patch_size": 2, "tile_size": 12, "min_image_tokens": 4}
+    made = images(**sizes, max_image_tokens=12, max_tiles=6)
+    return transformers.Lfm2VlProcessor(made, tokenizer)
+
+
+def of_llama4(tokenizer: Any) -> Any:
+    """It makes up to 4 tiles of an image, and one of the whole."""
+    images = torchvision_processor("llama4", "Llama4ImageProcessor")
+    size = {"height": 12, "width": 12}
+    return transformers.Llama4Processor(images(size=size, max_patches=4), tokenizer, patch_size=2)
 
 
 class Qwen2VLProcessor(transformers.Qwen2VLProcessor):
@@ -269,6 +293,51 @@ KINDS = {
         },
         of_internvl,
         part_states=9,
+    ),
+    "cohere2_vision": Kind(
+        "<|IMG_PATCH|>",
+        {
+            90: "<|IMG_PATCH|>",
+            91: "<|START_OF_IMG|>",
+            92: "<|END_OF_IMG|>",
+            93: "<|IMG_LINE_BREAK|>",
+        },
+        {
+            "image_token": "<|IMG_PATCH|>",
+            "boi_token": "<|START_OF_IMG|>",
+            "eoi_token": "<|END_OF_IMG|>",
+            "img_line_break_token": "<|IMG_LINE_BREAK|>",
+        },
+        of_cohere2_vision,
+    ),
+    "lfm2_vl": Kind(
+        "<image>",
+        {
+            **{
+                31 + 6 * i + j: f"<|img_row_{i + 1}_col_{j + 1}|>"
+                for i in range(6)
+                for j in range(6)
+            },
+            90: "<image>",
+            91: "<|image_start|>",
+            92: "<|image_end|>",
+            93: "<|img_thumbnail|>",
+        },
+        {},
+        of_lfm2_vl,
+    ),
+    "llama4": Kind(
+        "<|image|>",
+        {
+            30: "<|tile_x_separator|>",
+            31: "<|tile_y_separator|>",
+            90: "<|patch|>",
+            91: "<|image_start|>",
+            92: "<|image_end|>",
+            93: "<|image|>",
+        },
+        {},
+        of_llama4,
     ),
     "qwen2_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_vl),
     "qwen2_5_vl": Kind("<|image_pad|>", OF_QWEN, {}, of_qwen2_5_vl),

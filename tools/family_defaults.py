@@ -66,6 +66,7 @@ OTHERS = {
     "audioflamingo3_encoder",
     "glmasr_encoder",
     "aya_vision",
+    "cohere2_vision",
     "parakeet_encoder",
     "qwen2_audio_encoder",
     "voxtral_encoder",
@@ -77,6 +78,8 @@ OTHERS = {
     "idefics3",
     "internvl",
     "internvl_vision",
+    "lfm2_vl",
+    "llama4_vision_model",
     "llava",
     "llava_next",
     "llava_onevision",
@@ -97,6 +100,7 @@ OTHERS = {
     "qwen3_vl_moe_vision",
     "qwen3_vl_text",
     "qwen3_vl_vision",
+    "siglip2_vision_model",
     "smolvlm",
 }
 """An encoder of images or sounds under a language model, those without a classifier, models that
@@ -216,7 +220,12 @@ def made(name: str, case: Case) -> PreTrainedModel | None:
 
 def own(model: PreTrainedModel) -> list[str]:
     """The names of the tensors that are neither tied to others nor in the base model."""
-    tied = [re.compile(pattern) for pattern in model._tied_weights_keys or ()]
+    tied = [
+        re.compile(f"{re.escape(f'{name}.' if name else '')}{pattern}")
+        for name, part in model.named_modules()
+        if isinstance(part, PreTrainedModel)
+        for pattern in part._tied_weights_keys or ()
+    ]
     base = f"{model.base_model_prefix}." if model.base_model is not model else None
     if base is None and not re.search("For[A-Z]", type(model).__name__):
         return []

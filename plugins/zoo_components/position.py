@@ -175,3 +175,24 @@ class Learned(Position):
         from zoo_components.modules.position import LearnedPositions
 
         return LearnedPositions(width=self.width, max_length=self.max_length, offset=self.offset)
+
+
+class LearnedPatches(OfPatches):
+    """A learned vector for each patch of an image and one for the class token, added to the
+    embeddings (ViT: Dosovitskiy et al. 2020, arXiv:2010.11929, equation 1). In the table, that of
+    the class token is the last (Llama 4)."""
+
+    embedded: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check_class_token(self) -> Self:
+        self.check_class_token("is a row")
+        return self
+
+    def layout(self) -> Layout:
+        return embedding(self.longest, self.width)
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.position import LearnedPatches
+
+        return LearnedPatches(width=self.width, max_length=self.longest, offset=0)

@@ -152,6 +152,22 @@ class ClassGridRotary(GridRotary):
         return scheme
 
 
+class CountedGridRotary(GridRotary):
+    """Queries and keys of the patches of an image are rotated by angles that grow with the column
+    of the patch, in one half of the pairs, and with its row, in the other half (Llama 4). Of the n
+    pairs of a half, the k-th is rotated by c / base**(k / n), where c is the column or the row,
+    counted from 1. What comes before the patches, such as the class token, is not rotated."""
+
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
+    """The longest wavelength is about 2 pi times this, in patches; `rope_theta` in
+    configurations."""
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import CountedGridRotaryPositions
+
+        return self._module(partial(CountedGridRotaryPositions, grid=stated(self.grid)))
+
+
 class AxialRotary(OfRowsAndColumns):
     """Queries and keys of the patches of an image of any size are rotated by angles that grow with
     the row of the patch, in one half of the pairs, and with its column, in the other half
@@ -464,13 +480,14 @@ class Llama3Rotary(Stretched):
     """A pair that turns less often than this in the original length is slowed by all of
     `factor`."""
     high_freq_factor: PositiveFloat = 4.0
-    """A pair that turns more often than this in the original length stays as it is."""
+    """A pair that turns more often than this in the original length stays as it is. With that of
+    `low_freq_factor`, there are no pairs between (Llama 4 Scout)."""
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
-        if self.low_freq_factor >= self.high_freq_factor:
+        if self.low_freq_factor > self.high_freq_factor:
             raise contradiction(
-                f"low_freq_factor = {self.low_freq_factor} must be less than "
+                f"low_freq_factor = {self.low_freq_factor} must not be more than "
                 f"high_freq_factor = {self.high_freq_factor}",
                 "low_freq_factor",
                 "high_freq_factor",

@@ -112,7 +112,7 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         plain = Inputs(name="plain", source=source, images=images, types=types)
         yield plain
         yield Inputs(name="text", source=before)
-        for left in (False, True):  # beside the images
+        for left in (False, True) if case.left else (False,):  # beside the images
             yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
         yield with_special_ids(plain, config)
         return
@@ -193,7 +193,7 @@ def sounding(case: Case, config: PreTrainedConfig, random: torch.Generator) -> I
 def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iterator[Inputs]:
     """Texts of one length, in each of which an image of another size stands, and texts alone."""
     vision = config.vision_config
-    names = ("spatial_merge_size", "pooling_kernel_size")
+    names = ("spatial_merge_size", "pooling_kernel_size", "downsample_factor")
     merge = next((n for one in (config, vision) for k in names if (n := getattr(one, k, None))), 1)
     unit = vision.patch_size * merge
     assert case.image_sizes is not None
@@ -207,7 +207,7 @@ def sized(case: Case, config: PreTrainedConfig, random: torch.Generator) -> Iter
     plain = Inputs(name="plain", source=source, images=images)
     yield plain
     yield Inputs(name="text", source=texts(random, LENGTH))
-    for left in (False, True):  # beside the images
+    for left in (False, True) if case.left else (False,):  # beside the images
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=left)
 
 

@@ -61,6 +61,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         elif "image_position_ids" in taken(model):
             of_any_size = padded_patches(images, model.config.vision_config.patch_size)
             of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
+        elif "spatial_shapes" in taken(model):
+            of_any_size = masked_patches(images, model.config.vision_config.patch_size)
         else:
             of_any_size = images_of_any_size(images, model.config)
             of_any_size["mm_token_type_ids"] = (inputs.source == model.config.image_token_id).long()
@@ -147,17 +149,35 @@ def padded_images(images: Iterable[Tensor]) -> Outputs:
     return {"pixel_values": pixels, "image_sizes": sizes}
 
 
+def cells_of(image: Tensor, side: int) -> tuple[list[tuple[int, int]], Tensor]:
+    """The rows and columns of the patches of an image, row by row, and the values of each, pixel by
+    pixel."""
+    rows, columns = (size // side for size in image.shape[1:])
+    cells = [(row, column) for row in range(rows) for column in range(columns)]
+    patches = [image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in cells]
+    return cells, torch.stack([one.movedim(0, -1).flatten() for one in patches])
+
+
+def masked_patches(images: Iterable[Tensor], side: int) -> Outputs:
+    """Images as the image processor of LFM2-VL gives them: their patches, with zeros behind them, a
+    mask, and the numbers of rows and of columns."""
+    each = [cells_of(image, side) for image in images]
+    pad = nn.utils.rnn.pad_sequence
+    masks = [torch.ones(len(cells), dtype=torch.int32) for cells, _ in each]
+    return {
+        "pixel_values": pad([patches for _, patches in each], batch_first=True),
+        "pixel_attention_mask": pad(masks, batch_first=True),
+        "spatial_shapes": torch.tensor([cells[-1] for cells, _ in each]) + 1,
+    }
+
+
 def padded_patches(images: Iterable[Tensor], side: int) -> Outputs:
     """Images as the image processor of Gemma 4 gives them: their patches, row by row, with the
     columns and the rows of these, and behind them zeros at -1."""
     patches, places = [], []
     for image in images:
-        rows, columns = (size // side for size in image.shape[1:])
-        cells = [(row, column) for row in range(rows) for column in range(columns)]
-        of_image = [
-            image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in cells
-        ]
-        patches.append(torch.stack([one.movedim(0, -1).flatten() for one in of_image]))
+        cells, of_image = cells_of(image, side)
+        patches.append(of_image)
         places.append(torch.tensor([(column, row) for row, column in cells]))
     pad = nn.utils.rnn.pad_sequence
     return {

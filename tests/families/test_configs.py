@@ -946,6 +946,38 @@ REFUSED = {
         inside("gemma4", "vision_config", rope_parameters={"rope_type": "linear", "factor": 2.0}),
         "positions of patches of another type than axial are not read",
     ),
+    "LFM2-VL with patches that are no squares": (
+        inside("lfm2_vl", "vision_config", patch_size=[2, 4]),
+        "patches whose height and width are stated apart are not read",
+    ),
+    "LFM2-VL with places that are no square": (
+        inside("lfm2_vl", "vision_config", num_patches=10),
+        "a num_patches that is no square is not read",
+    ),
+    "LFM2-VL with the encoder of SigLIP": (
+        inside("lfm2_vl", "vision_config", model_type="siglip_vision_model"),
+        "an encoder of images that is not that of SigLIP 2 is not read",
+    ),
+    "Llama 4 with patches that are no squares": (
+        inside("llama4", "vision_config", patch_size=[2, 4]),
+        "images or patches whose height and width are stated apart are not read",
+    ),
+    "Llama 4 with maps that do not fit": (
+        inside("llama4", "vision_config", projector_output_dim=16),
+        "the maps of the states of images do not fit each other",
+    ),
+    "Llama 4 with dropout between maps": (
+        inside("llama4", "vision_config", projector_dropout=0.1),
+        "dropout between the maps of the states of images is not read",
+    ),
+    "Llama 4 with two thirds of the patches": (
+        inside("llama4", "vision_config", pixel_shuffle_ratio=0.66),
+        "a pixel_shuffle_ratio that is not 1 over a whole number is not read",
+    ),
+    "Llama 4 with scaled positions of patches": (
+        inside("llama4", "vision_config", rope_parameters={"rope_type": "linear", "factor": 2.0}),
+        "positions of patches that are scaled are not read",
+    ),
     "Aya Vision without the first patch": (
         tiny("aya_vision", vision_feature_select_strategy="default"),
         "without its first patch, an image without a class token is not read",

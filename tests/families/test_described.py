@@ -53,6 +53,7 @@ OLDER += (
     "gemma3",
     "internvl.qwen3",
     "kimi_linear.published",
+    "lfm2_vl.published",
     "llava",
     "llava_next.siglip",
 )

@@ -52,13 +52,9 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
     """
     if settings.tiling is not None:
         return Parts((_tiled(image, settings.tiling, settings),))
-    if settings.most_tiles > 1:
-        assert settings.size is not None  # as `ImageSettings` has checked
-        assert settings.size.sides is not None
-        rows, columns = settings.tiles(image.height, image.width)
-        height, width = settings.size.sides
-        spread = _to(image, rows * height, columns * width, settings)
-        return _parts(spread, image, (rows, columns), settings)
+    if settings.becomes_tiles or settings.is_large(image.height, image.width):
+        grid = settings.tiles(image.height, image.width)
+        return _parts(_spread(image, grid, settings), image, grid, settings)
     side = settings.square
     if side is None or not settings.do_image_splitting:
         return Parts((pixels_of(image, settings),))
@@ -73,6 +69,17 @@ def parts_of(image: Image, settings: ImageSettings) -> Parts:
         columns = math.ceil(int(rows * side * ratio) / side)
     image = _to(image, rows * side, columns * side, settings)
     return _parts(image, image, (rows, columns), settings)
+
+
+def _spread(image: Image, grid: tuple[int, int], settings: ImageSettings) -> Image:
+    """An image resized to so many rows and columns of tiles, with black on its right and below it
+    if it keeps its shape."""
+    high, wide = (n * side for n, side in zip(grid, settings.tile, strict=True))
+    if settings.canvas != "padded":
+        return _to(image, high, wide, settings)
+    spread: Image = pillow().Image.new("RGB", (wide, high))
+    spread.paste(_to(image, *settings.padded(image.height, image.width, grid), settings))
+    return spread
 
 
 def _tiled(image: Image, tiling: Tiling, settings: ImageSettings) -> TiledImage:
@@ -123,11 +130,13 @@ def _cut(
     image: Image, whole: Image, grid: tuple[int, int], settings: ImageSettings
 ) -> Iterator[torch.Tensor]:
     """Yield the parts of an image whose sides are those of so many rows and columns of parts, and
-    `whole` resized to one more."""
+    `whole` resized to one more. Raises as `pixels_of`."""
     rows, columns = grid
     height, width = image.height // rows, image.width // columns
     for top, left in product(range(0, image.height, height), range(0, image.width, width)):
         yield _values(np.array(image.crop((left, top, left + width, top + height))), settings)
+    if settings.unit is not None:  # of which the whole has a size of its own
+        height, width = settings.resized(whole.height, whole.width)
     yield _values(np.array(_to(whole, height, width, settings)), settings)
 
 
@@ -167,7 +176,16 @@ def pixels_of(image: Image, settings: ImageSettings) -> torch.Tensor:
 
 def _values(pixels: np.ndarray, settings: ImageSettings) -> torch.Tensor:
     """The values of pixels (height, width, 3) that are not to be resized."""
+    if settings.precision == "bfloat16" and settings.do_rescale and settings.do_normalize:
+        return _in_bfloat16(pixels, settings)
     return _normalised(_scaled(pixels, settings), settings)
+
+
+def _in_bfloat16(pixels: np.ndarray, settings: ImageSettings) -> torch.Tensor:
+    """As `_values`, with each step rounded to bfloat16."""
+    values = torch.from_numpy(pixels).bfloat16() * settings.rescale_factor
+    mean, std = (values.new_tensor(one) for one in (settings.image_mean, settings.image_std))
+    return ((values - mean) / std).float().movedim(-1, 0).contiguous()
 
 
 def _normalised(values: np.ndarray, settings: ImageSettings) -> torch.Tensor:

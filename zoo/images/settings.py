@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -169,10 +169,38 @@ class ImageSettings(BaseModel):
     None for others."""
     max_soft_tokens: _Pixels | None = None
     """The most squares of an image."""
+    encoder_patch_size: _Pixels | None = None
+    """As `patch_size`, of image processors that read a large image of any size in tiles, too. None
+    for others."""
+    downsample_factor: _Pixels | None = None
+    """As `merge_size`, of these."""
+    min_image_tokens: _Pixels = 1
+    """The fewest squares of patches that an image becomes."""
+    max_image_tokens: _Pixels = 1
+    """The most squares of patches that an image becomes, or a smaller image of the whole."""
+    tile_size: _Pixels = 1
+    """The side of a tile, in pixels."""
+    min_tiles: _Tiles = 1
+    """The fewest tiles."""
+    max_tiles: _Tiles = 1
+    """The most tiles."""
+    max_pixels_tolerance: _Factor = 1.0
+    """How many times the most squares an image must have for it to become tiles."""
+    use_thumbnail: bool = True
+    """Whether a smaller image of the whole follows the tiles."""
     min_pixels: _Pixels | None = None
     """The fewest pixels that an image becomes; `shortest_edge` of `size` is another name of it."""
     max_pixels: _Pixels | None = None
     """The most; `longest_edge` of `size` is another name of it."""
+    canvas: Literal["closest_shape", "closest_size", "padded"] = "closest_shape"
+    """Into how many rows and columns of tiles an image is cut: those whose shape is closest to its
+    own; those in which it is enlarged least or, if all are too small for it, made smaller least; or
+    these, with black on its right and below it, where it keeps its shape. It is the image
+    processor's, and no setting."""
+    resize_to_max_canvas: bool = False
+    """Whether an image that is `padded` is enlarged most instead."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """In which values are scaled and normalised. It is the image processor's, and no setting."""
     order: Literal["resize_first", "scale_first"] = "resize_first"
     """Whether values are scaled before or after resizing. It is the image processor's, and no
     setting."""
@@ -210,12 +238,15 @@ class ImageSettings(BaseModel):
         if self.pooling_kernel_size is not None:
             self._check_budget()
             return self
+        if self.encoder_patch_size is not None:
+            self._check_large()
+            return self
         if self.size is None:
             raise ValueError("there is no `size`")
         if self.patch_size is not None:
             self._check_at_most(self.size)
             return self
-        if self.most_tiles > 1:
+        if self.becomes_tiles:
             self._check_tiles(self.size)
         if self.image_grid_pinpoints is not None:
             self._check_grids(self.size, self.image_grid_pinpoints)
@@ -237,7 +268,11 @@ class ImageSettings(BaseModel):
 
     def _check_tiles(self, size: Size) -> None:
         if size.sides is None:
-            raise ValueError("`crop_to_patches` needs a `size` with `height` and `width`")
+            raise ValueError("tiles need a `size` with `height` and `width`")
+        if self.canvas == "padded" and size.height != size.width:
+            raise ValueError("`size` must be that of a square, which is a tile")
+        if self.canvas == "padded" and not self.do_resize:
+            raise ValueError("images are resized before they become tiles: state `do_resize` true")
         if self.min_patches > self.max_patches:
             raise ValueError("`min_patches` must not be more than `max_patches`")
         height, width = size.sides
@@ -280,6 +315,28 @@ class ImageSettings(BaseModel):
         if self.do_center_crop or self.max_image_size is not None or self.do_pad:
             raise ValueError("images of any size are neither cropped, nor divided, nor padded")
 
+    def _check_large(self) -> None:
+        unit, most = self.unit, self.max_image_tokens
+        assert unit is not None  # of all that have an `encoder_patch_size`
+        if self.min_image_tokens > most:
+            raise ValueError("`min_image_tokens` must not be more than `max_image_tokens`")
+        if self.min_tiles > self.max_tiles:
+            raise ValueError("`min_tiles` must not be more than `max_tiles`")
+        if self.tile_size % unit:
+            raise ValueError(
+                f"`tile_size` must be a multiple of {unit}, the side of the squares of "
+                "`downsample_factor` patches of `encoder_patch_size`"
+            )
+        if max(most * unit**2, self.max_tiles * self.tile_size**2) > MAX_PIXELS:
+            raise ValueError(
+                f"`max_image_tokens`, or `max_tiles` of `tile_size`, make more than {MAX_PIXELS:,} "
+                "pixels of an image"
+            )
+        if not self.use_thumbnail:
+            raise ValueError(
+                "`use_thumbnail` must be true: tiles without an image of the whole are not read"
+            )
+
     def _check_at_most(self, size: Size) -> None:
         if size.shortest_edge is not None:
             raise ValueError(
@@ -297,6 +354,8 @@ class ImageSettings(BaseModel):
         """
         if self.pooling_kernel_size is not None:
             return self._resized_to_budget(height, width)
+        if self.encoder_patch_size is not None:
+            return self._resized_to_tokens(height, width)
         if self.size is None:
             return self._resized_freely(height, width)
         if self.patch_size is not None:
@@ -354,27 +413,102 @@ class ImageSettings(BaseModel):
             rows, columns = min(height // width, most), 1
         return rows * unit, columns * unit
 
+    def _resized_to_tokens(self, height: int, width: int) -> tuple[int, int]:
+        """`resized` to no fewer and no more squares than there may be: `smart_resize` of LFM2-VL in
+        `transformers`, whose roundings are followed."""
+        unit, least, most = self.unit, self.min_image_tokens, self.max_image_tokens
+        assert unit is not None  # of all that have an `encoder_patch_size`
+        rows, columns = self._squares(height, width)
+        if rows * columns > most:
+            shrink = math.sqrt((height * width) / (most * unit**2))
+            rows, columns = (max(1, math.floor(n / shrink / unit)) for n in (height, width))
+        elif rows * columns < least:
+            grow = math.sqrt(least * unit**2 / (height * width))
+            rows, columns = (math.ceil(n * grow / unit) for n in (height, width))
+        if rows * columns > most:
+            raise InputError(
+                f"{width:,} x {height:,} pixels would become {columns:,} x {rows:,} squares of "
+                f"patches, more than {most:,}",
+                help=TOO_LONG,
+            )
+        return rows * unit, columns * unit
+
+    def _squares(self, height: int, width: int) -> tuple[int, int]:
+        """The numbers of rows and of columns of squares of patches that are closest to the sides of
+        an image, and at least one."""
+        assert self.unit is not None  # of all that have an `encoder_patch_size`
+        return max(1, round(height / self.unit)), max(1, round(width / self.unit))
+
+    def is_large(self, height: int, width: int) -> bool:
+        """Whether an image of this height and width becomes tiles of `tile_size`, and not one image
+        alone."""
+        if self.encoder_patch_size is None or not self.do_image_splitting or self.max_tiles == 1:
+            return False
+        most = self.max_image_tokens * self.max_pixels_tolerance
+        return math.prod(self._squares(height, width)) > most
+
     def tiles(self, height: int, width: int) -> tuple[int, int]:
-        """The numbers of rows and of columns of the tiles of an image of this height and width,
-        whose shape is closest to its own. Of equal shapes, it is the largest of which the image has
-        more than half the pixels, or else the smallest, as in `transformers`."""
-        assert self.size is not None  # `_check_tiles`
-        assert self.size.sides is not None
-        of_tile = math.prod(self.size.sides)
-        each = range(1, self.max_patches + 1)
-        grids = [
-            (rows, columns)
-            for columns in each
-            for rows in each[: self.max_patches // columns]
-            if rows * columns >= self.min_patches
-        ]
-        best, least = (1, 1), math.inf
-        for rows, columns in sorted(grids, key=math.prod):
+        """The numbers of rows and of columns of the tiles of an image of this height and width, as
+        `canvas` says. Of equally close shapes, it is the largest of which the image has more than
+        half the pixels, or else the smallest, and of equal sizes the smallest, as in
+        `transformers`."""
+        of_tile = math.prod(self.tile)
+        least, most = self.min_patches, self.max_patches
+        if self.encoder_patch_size is not None:
+            least, most = self.min_tiles, self.max_tiles
+        each = range(1, most + 1)
+        grids = sorted(
+            (
+                (rows, columns)
+                for columns in each
+                for rows in each[: most // columns]
+                if rows * columns >= least
+            ),
+            key=math.prod,
+        )
+        if self.canvas != "closest_shape":
+            return self._closest_size(grids, height, width)
+        best, closest = (1, 1), math.inf
+        for rows, columns in grids:
             apart = abs(width / height - columns / rows)
             fills = 2 * height * width > of_tile * rows * columns
-            if apart < least or (apart == least and fills):
-                best, least = (rows, columns), apart
+            if apart < closest or (apart == closest and fills):
+                best, closest = (rows, columns), apart
         return best
+
+    def _closest_size(
+        self, grids: Sequence[tuple[int, int]], height: int, width: int
+    ) -> tuple[int, int]:
+        """The first of these numbers of rows and of columns whose tiles an image of this height and
+        width fits into best."""
+        high, wide = self.tile
+        factors = [min(rows * high / height, columns * wide / width) for rows, columns in grids]
+        enlarging = [factor for factor in factors if factor >= 1]
+        least = min(enlarging, default=max(factors))
+        return grids[factors.index(max(factors) if self.resize_to_max_canvas else least)]
+
+    def padded(self, height: int, width: int, grid: tuple[int, int]) -> tuple[int, int]:
+        """The height and the width of an image of this one in tiles of so many rows and columns,
+        with `canvas = "padded"`: it keeps its shape, and becomes no larger than a tile unless it is
+        or `resize_to_max_canvas` says so."""
+        most_high, most_wide = (n * side for n, side in zip(grid, self.tile, strict=True))
+        if not self.resize_to_max_canvas:
+            side = self.tile[0]
+            most_high = min(max(height, side), most_high)
+            most_wide = min(max(width, side), most_wide)
+        by_width, by_height = most_wide / width, most_high / height
+        if by_width < by_height:
+            return max(min(math.floor(height * by_width), most_high), 1), most_wide
+        return most_high, max(min(math.floor(width * by_height), most_wide), 1)
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The height and the width of a tile."""
+        if self.encoder_patch_size is not None:
+            return self.tile_size, self.tile_size
+        assert self.size is not None  # `_check_tiles`
+        assert self.size.sides is not None
+        return self.size.sides
 
     @property
     def tiling(self) -> Tiling | None:
@@ -388,13 +522,15 @@ class ImageSettings(BaseModel):
         return Tiling(tuple(grids), side, 1)
 
     @property
-    def most_tiles(self) -> int:
-        """The most tiles that an image becomes; 1 if it becomes none."""
-        return self.max_patches if self.crop_to_patches else 1
+    def becomes_tiles(self) -> bool:
+        """Whether an image becomes tiles of `size`."""
+        return self.canvas == "padded" or (self.crop_to_patches and self.max_patches > 1)
 
     @property
     def unit(self) -> int | None:
         """What the sides of images of any size are multiples of; None for images of one size."""
+        if self.encoder_patch_size is not None:
+            return self.encoder_patch_size * (self.downsample_factor or 1)
         if self.patch_size is None:
             return None
         return self.patch_size * (self.merge_size or self.pooling_kernel_size or 1)
@@ -413,9 +549,9 @@ class ImageSettings(BaseModel):
             return self.tiling.tile, self.tiling.tile
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size.sides
-        if self.size is None or self.patch_size is not None:
+        if self.size is None or self.unit is not None:
             return None
-        return self.size.sides if self.do_resize or self.most_tiles > 1 else None
+        return self.size.sides if self.do_resize or self.becomes_tiles else None
 
 
 _OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
@@ -424,23 +560,33 @@ need all of them."""
 _OF_BUDGET = ("pooling_kernel_size", "max_soft_tokens")
 """The settings that only image processors have that give images as many squares as they may
 have."""
-_OF_TILES = ("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches")
+_OF_LARGE = (
+    *("encoder_patch_size", "downsample_factor", "min_image_tokens", "max_image_tokens"),
+    *("tile_size", "min_tiles", "max_tiles", "max_pixels_tolerance", "use_thumbnail"),
+)
+"""The settings that only image processors have that read a large image of any size in tiles."""
+_OF_TILES = (
+    *("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches"),
+    "resize_to_max_canvas",
+)
 """The settings that only image processors have that make tiles."""
-_FIELDS = ImageSettings.model_fields.keys() - {"order"}
+_OWN = frozenset({"order", "canvas", "precision"})
+"""What is the image processor's, and no setting."""
+_FIELDS = ImageSettings.model_fields.keys() - _OWN
 """The settings that are read."""
 
 
 class _Processor(NamedTuple):
     """An image processor of the table."""
 
-    order: str
+    own: Mapping[str, str]
     inert: frozenset[str]
     defaults: Mapping[str, Any]
 
     @property
     def fields(self) -> Set[str]:
         """The settings that it has."""
-        of_others = {*_OF_TILES, *_OF_BUDGET}
+        of_others = {*_OF_TILES, *_OF_BUDGET, *_OF_LARGE}
         of_others |= {*(() if "merge_size" in self.defaults else _OF_ANY_SIZE)}
         return _FIELDS - (of_others - self.defaults.keys()) - self.inert
 
@@ -464,8 +610,8 @@ def _table() -> _Table:
     of_types: dict[str, _Processor] = {}
     for name, defaults in data.items():
         names, types = [name, *defaults.pop("also")], defaults.pop("model_types")
-        order, unread = defaults.pop("order", "resize_first"), defaults.pop("inert", ())
-        found = _Processor(order, frozenset(unread), defaults)
+        own = {key: defaults.pop(key) for key in _OWN & defaults.keys()}
+        found = _Processor(own, frozenset(defaults.pop("inert", ())), defaults)
         processors.update(dict.fromkeys(names, found))
         of_types.update(dict.fromkeys(types, found))
     return _Table(processors, of_types, inert)
@@ -508,7 +654,7 @@ def read_image_settings(
     stated = {key: value for key, value in written.items() if key in processor.fields}
     try:
         settings = ImageSettings.model_validate(
-            {**processor.defaults, **stated, **fixed, "order": processor.order}
+            {**processor.defaults, **stated, **fixed, **processor.own}
         )
     except ValidationError as error:
         problems += [

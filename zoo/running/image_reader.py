@@ -71,7 +71,8 @@ class ImageReader:
         published = read_image_settings(self.folder, self.config, self.fixed)
         self._check_size(published)
         settings = published.settings
-        if self.any_size is None or settings.merge_size or settings.pooling_kernel_size:
+        own = settings.merge_size or settings.pooling_kernel_size or settings.encoder_patch_size
+        if self.any_size is None or own:
             return settings
         # The processor around it states the model's in the place of its own.
         return settings.model_copy(update={"patch_size": self.any_size.unit})
@@ -143,6 +144,8 @@ class ImageReader:
         if settings.merge_size is not None:
             frames = ("temporal_patch_size", cut.frames)
             return [("patch_size", cut.patch_size), ("merge_size", cut.merge), frames]
+        if settings.encoder_patch_size is not None:
+            return [("encoder_patch_size", cut.patch_size), ("downsample_factor", cut.merge)]
         if settings.pooling_kernel_size is not None:
             return [("patch_size", cut.patch_size), ("pooling_kernel_size", cut.merge)]
         return []

@@ -37,6 +37,7 @@ class Writing(NamedTuple):
     row: str = ""
     last_row: str = ""
     part: str = "{image}"
+    between_parts: str = ""
     after_row: str = ""
     after_parts: str = ""
     after_images: str = ""
@@ -125,12 +126,13 @@ class ImagesInText(MediaInText[Writing, "ImageFile", Parts]):
             return self._filled(how.row) * (n_rows - 1) + self._filled(how.last_row)
         found = ""
         for row in range(read.rows):
+            parts: list[str] = []
             for column in range(read.columns):
                 number = row * read.columns + column + 1
                 places = {"row": row + 1, "column": column + 1, "number": number}
-                found += self._filled(how.part, **places)
-            found += how.after_row
-        found = found and found + how.after_parts
+                parts.append(self._filled(how.part, **places))
+            found += how.between_parts.join(parts) + how.after_row
+        found = found and found + self._filled(how.after_parts)
         return self._filled(how.before_image) + found + self._filled(how.image)
 
     def _check_rows(self) -> None:

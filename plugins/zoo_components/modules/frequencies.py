@@ -156,7 +156,7 @@ class Llama3Frequencies(Frequencies):
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         between = (1 - kept) * frequencies / self.factor + kept * frequencies
         slowed = torch.where(turns < self.low_freq_factor, frequencies / self.factor, between)
-        return torch.where(turns > self.high_freq_factor, frequencies, slowed)
+        return torch.where(turns >= self.high_freq_factor, frequencies, slowed)
 
 
 def _length(positions: torch.Tensor) -> torch.Tensor:

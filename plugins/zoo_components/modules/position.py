@@ -158,6 +158,16 @@ class LearnedPositions(PositionScheme):
         return x + _rows(self.weight, positions, self.offset, self.max_length, x.shape[-2])
 
 
+class LearnedPatches(LearnedPositions):
+    """A learned table of the patches of an image, whose last row is that of the class token, which
+    comes first."""
+
+    def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """x (..., length, width) plus the rows of the class token and of the patches that are at
+        positions (..., length)."""
+        return super().embed(x, (positions - 1) % self.max_length)
+
+
 def _rows(
     table: torch.Tensor, positions: torch.Tensor, offset: int, max_length: int, length: int
 ) -> torch.Tensor:

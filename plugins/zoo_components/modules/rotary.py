@@ -241,6 +241,17 @@ class GridRotaryPositions(RotaryPositions):
         return torch.stack([patch // columns, patch % columns], -1).to(dtype)
 
 
+class CountedGridRotaryPositions(GridRotaryPositions):
+    """Rotates the first half of the pairs by the column of a patch, and the others by its row, both
+    counted from 1, so that what is before the patches is at 0 (Llama 4)."""
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
+        counted = self.places(positions, dtype).flip(-1) + 1
+        counted = counted * (positions >= self.grid[0])[..., None]
+        return (counted[..., None] * self.frequencies(positions, dtype)).flatten(-2)
+
+
 class ClassGridRotaryPositions(GridRotaryPositions):
     """Rotates the first half of the pairs by the row of a patch, and the others by its column, and
     those of the class token, which comes first, by the learned `class_angles` (An et al. 2024,
