@@ -84,6 +84,8 @@ class LayerContext(NamedTuple):
             self-attention that supports them.
         keys: where the layer puts its keys and values for later ones, or finds those of an earlier
             one; None if it shares none.
+        embedded: the states as they enter the first layer, (batch, length, d_model), which later
+            layers may read beside their own input.
         layer_input: what the embedding made for this layer alone, (batch, length,
             layer_input_width); None if it makes no such inputs.
         ids: those of the tokens, (batch, length), for networks that read them; None in a stack that
@@ -107,6 +109,7 @@ class LayerContext(NamedTuple):
     memory_mask: torch.Tensor | None = None
     global_tokens: torch.Tensor | None = None
     keys: SharedKeys | None = None
+    embedded: torch.Tensor | None = None
     layer_input: torch.Tensor | None = None
     ids: torch.Tensor | None = None
     cache: LayerCache | None = None

@@ -309,6 +309,12 @@ class Layout(_Counted):
                 found |= part.layers(f"{prefix}{name}.")
         return found
 
+    def ties_inside(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        """Every tensor inside that is another one, and the other one, by their full names."""
+        for name, part in self.parts.items():
+            if not isinstance(part, Tensor):
+                yield from part.ties_inside(f"{prefix}{name}.")
+
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, in the order of the modules."""
         for name, part in self.parts.items():
@@ -328,11 +334,14 @@ class LayerList(_Counted):
         passes: how often the list is run, each time with a cache of its own.
         order: the numbers of the layers in the order that they run, each time with a cache of its
             own; empty if each runs once, in the order of the list.
+        ties: the tensors of a layer that are those of another one, by their names in the list, such
+            as `3.ffn.up_proj.weight`; each maps to the name of the other one.
     """
 
     groups: tuple[tuple[Sequence[int], Layout], ...]
     passes: int = 1
     order: tuple[int, ...] = ()
+    ties: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         for _, layer in self.groups:
@@ -378,6 +387,13 @@ class LayerList(_Counted):
         for number, layer in numbered:
             for name, tensor in layer.tensors(f"{prefix}{number}."):
                 yield Placed.at(name, tensor, number, n_layers)
+
+    def ties_inside(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        """Every tensor inside that is another one, and the other one, by their full names."""
+        for alias, target in self.ties.items():
+            yield f"{prefix}{alias}", f"{prefix}{target}"
+        for number, layer in self.numbered():
+            yield from layer.ties_inside(f"{prefix}{number}.")
 
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, layer by layer."""

@@ -88,6 +88,12 @@ class Sublayer(Plugin):
     skip_scale: Shared[float] = 1.0
     """What the other summand is multiplied with."""
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The parts of the module that adapt the others to one layer: layers that share the weights
+        of the branch have these each for itself."""
+        return ()
+
     def layout_with_norms(self) -> Layout:
         """The branch's layout with its norms inside, as the block registers them."""
         norms = {f"{site}_norm": self.norm.layout() for site in self.norms if self.norm}
@@ -130,6 +136,8 @@ class Attention(Sublayer):
 
     key_width: Given[int | None] = None
     """The width of the memory for keys and values; None in self-attention."""
+    out_width: Given[int | None] = None
+    """The width that the block needs of the output, if it is not d_model."""
     recordable: ClassVar[bool] = False
     """Whether an `incremental` attention also takes the cache of a step that is recorded
     (`zoo.generation.fixed_cache`): `cache.extend` then returns room for all tokens there will be,
@@ -569,6 +577,11 @@ class Block(Plugin):
     def takes_layer_input(self) -> bool:
         """Whether the layer reads `LayerContext.layer_input`, which is there if there is a
         `layer_input_width`."""
+        return False
+
+    @property
+    def takes_embedded(self) -> bool:
+        """Whether the layer reads `LayerContext.embedded`."""
         return False
 
     @property

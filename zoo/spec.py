@@ -102,7 +102,7 @@ class ModelSpec:
                 two of different shapes.
         """
         with plugin_code(f"the ties of {self.name}"):
-            pairs = dict(self.model.ties())
+            pairs = dict(self.layout.ties_inside()) | dict(self.model.ties())
             for alias, target in pairs.items():
                 shapes = self._shape(alias), self._shape(target)
                 if shapes[0] != shapes[1]:
@@ -145,4 +145,5 @@ class ModelSpec:
     def n_active(self) -> int:
         """The number of trainable elements used for one token: all except those of experts that are
         not chosen. Embedding tables count as a whole, as in the papers."""
-        return self.n_parameters - self.layout.n_idle
+        shared = sum(self.layout.find(name).idle for name in self.ties)
+        return self.n_parameters - (self.layout.n_idle - shared)

@@ -48,8 +48,8 @@ class MultiHead(Attention):
     """The width of a query and key head; d_model / n_heads by default."""
     v_head_dim: Size = Field(default_factory=lambda data: data["head_dim"])
     """The width of a value head."""
-    d_out: Size = Field(default_factory=lambda data: data["d_model"])
-    """The width of the output; in a block it is d_model."""
+    d_out: Size = Field(default_factory=lambda data: data["out_width"] or data["d_model"])
+    """The width of the output; in a block it is that of the states."""
     bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
     for none."""

@@ -47,6 +47,7 @@ class BidirectionalImageTextDecoder(NativeImageTextDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.bidirectional_images import BidirectionalImageTextDecoder
+        from zoo_components.modules.tying import tie
 
         module = BidirectionalImageTextDecoder(**self._parts(), windowed=self._windowed)
-        return module.tie(self.ties())
+        return tie(module, self.ties())

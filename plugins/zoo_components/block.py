@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="ResidualBlock")
 
 
-def check_width(name: str, branch: Sublayer) -> None:
+def check_width(name: str, branch: Sublayer, d_model: int) -> None:
     """Raise a contradiction if the output of the branch `name` has not the width of the residual
     sum."""
     width = getattr(branch, "d_out", branch.d_model)
-    if width != branch.d_model:
+    if width != d_model:
         raise contradiction(
-            f"`{name}` is {width} wide at its output; the residual sum needs "
-            f"d_model = {branch.d_model}",
+            f"`{name}` is {width} wide at its output; the residual sum needs d_model = {d_model}",
             f"{name}.d_out",
             "d_model",
         )
@@ -103,7 +102,7 @@ class Residual(Block):
                 "self_position.kind",
             )
         for name, branch in self.sublayers().items():
-            check_width(name, branch)
+            check_width(name, branch, self.d_model)
         return self
 
     def _check_parallel(self) -> None:

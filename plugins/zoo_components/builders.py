@@ -174,13 +174,14 @@ class EncoderDecoder(WithEncoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import EncoderDecoder as Module
+        from zoo_components.modules.tying import tie
 
         model = Module(
             encoder=self.encoder.build(),
             decoder=self.decoder.build(padding_read=self.head.reads_padding),
             head=self.head,
         )
-        return model.tie(self.ties())
+        return tie(model, self.ties())
 
 
 class Encoder(WithEncoder):
@@ -246,6 +247,7 @@ class Encoder(WithEncoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module
+        from zoo_components.modules.tying import tie
 
         reads_padding = self.head.reads_padding or self.pooler.reads_padding
         model = Module(
@@ -256,7 +258,7 @@ class Encoder(WithEncoder):
             nsp=self.nsp,
             grid=self.encoder.embedding.grid,
         )
-        return model.tie(self.ties())
+        return tie(model, self.ties())
 
 
 class Decoder(OfStacks):
@@ -315,12 +317,13 @@ class Decoder(OfStacks):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Decoder as Module
+        from zoo_components.modules.tying import tie
 
         model = Module(
             decoder=self.decoder.build(padding_read=self.head.reads_padding),
             head=self.head,
         )
-        return model.tie(self.ties())
+        return tie(model, self.ties())
 
 
 def _head_ties(head: Head, stack: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,10 @@ from zoo_components.norm import NoNorm
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from zoo_components.modules.ffn import Mlp as MlpModule
+
+Module = TypeVar("Module", bound="MlpModule")
 
 
 class Mlp(Activated, FeedForward):
@@ -63,9 +67,12 @@ class Mlp(Activated, FeedForward):
         return column_wise(self.d_ff), row_wise(self.d_ff)
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.ffn import Mlp as Module
+        from zoo_components.modules.ffn import Mlp as Plain
 
-        return Module(
+        return self._module(Plain)
+
+    def _module(self, cls: "type[Module]") -> "Module":
+        return cls(
             d_model=self.d_model,
             d_ff=self.d_ff,
             gated=self.gated,

@@ -236,8 +236,9 @@ class ImageTextDecoder(InsertingDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.image_text import ImageTextDecoder as Module
+        from zoo_components.modules.tying import tie
 
-        return Module(**self._parts()).tie(self.ties())
+        return tie(Module(**self._parts()), self.ties())
 
     def _parts(self) -> dict[str, Any]:
         return {

@@ -1,11 +1,11 @@
-"""The layer of Mamba, in the `attention` slot."""
+"""The layers of Mamba, in the `attention` slot."""
 
 from math import ceil
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from zoo.component import Shared, Size, Slot
+from zoo.component import Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.slots import Norm
 from zoo_components.convolution import convolution
@@ -50,6 +50,24 @@ class Mamba(Recurrent):
         of_states = of_width(self.latent_norm, self.state_size)
         return {"step_norm": self.latent_norm, "b_norm": of_states, "c_norm": of_states}
 
+    def _from_channels(self, width: int) -> Layout:
+        """The map from the channels to the latent of the steps, to B or to C."""
+        return linear(self.d_inner, width, bias=False)
+
+    def _steps(self) -> dict[str, Layout | Tensor]:
+        """What makes the steps of their latent, and the rates and skips of the channels."""
+        inner = self.d_inner
+        return {
+            "step_proj": linear(self.step_rank, inner, bias=False),
+            "step_bias": vector(inner, value=FIRST_STEP),
+            "log_rate": Tensor((inner, self.state_size), "constant"),
+            "skip": vector(inner, value=1.0),
+        }
+
+    @property
+    def _channels(self) -> str:
+        return f"{self.d_inner} channels of {self.state_size} states"
+
     def layout(self) -> Layout:
         inner, states = self.d_inner, self.state_size
         norms = {name: norm.layout() for name, norm in self._norms().items()}
@@ -60,21 +78,21 @@ class Mamba(Recurrent):
                 "v_conv": convolution(
                     inner, inner, self.kernel_size, bias=self.conv_bias, groups=inner
                 ),
-                "step_a_proj": linear(inner, self.step_rank, bias=False),
-                "b_proj": linear(inner, states, bias=False),
-                "c_proj": linear(inner, states, bias=False),
+                "step_a_proj": self._from_channels(self.step_rank),
+                "b_proj": self._from_channels(states),
+                "c_proj": self._from_channels(states),
                 **{name: norm for name, norm in norms.items() if norm.parts},
-                "step_proj": linear(self.step_rank, inner, bias=False),
-                "step_bias": vector(inner, value=FIRST_STEP),
-                "log_rate": Tensor((inner, states), "constant"),
-                "skip": vector(inner, value=1.0),
+                **self._steps(),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),
             },
-            f"{inner} channels of {states} states",
+            self._channels,
             state=inner * (states + self.kernel_size - 1),
         )
 
     def build(self) -> "nn.Module":
+        return self._module(None)
+
+    def _module(self, n_heads: int | None) -> "nn.Module":
         from zoo_components.modules.mamba import Mamba as Module
 
         return Module(
@@ -85,5 +103,51 @@ class Mamba(Recurrent):
             kernel_size=self.kernel_size,
             conv_bias=self.conv_bias,
             bias=self.bias,
+            n_heads=n_heads,
             **{name: norm.build() for name, norm in self._norms().items()},
         )
+
+
+class MultiHeadMamba(Mamba):
+    """The layer `mamba` with heads, each of which makes the steps, B and C of its own channels, by
+    maps of its own (Zamba: Glorioso et al. 2024, arXiv:2405.16712)."""
+
+    n_heads: Shared[Size]
+    """The number of heads, each of d_inner / n_heads channels."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.d_inner % self.n_heads:
+            raise contradiction(
+                f"d_inner = {self.d_inner} is not divisible by n_heads = {self.n_heads}",
+                "n_heads",
+                "d_inner",
+            )
+        return self
+
+    @property
+    def _head_channels(self) -> int:
+        return self.d_inner // self.n_heads
+
+    def _of_each_head(self, n_in: int, n_out: int) -> Layout:
+        return Layout({"weight": Tensor((self.n_heads, n_out, n_in), fan_in=n_in, fan_out=n_out)})
+
+    def _from_channels(self, width: int) -> Layout:
+        return self._of_each_head(self._head_channels, width)
+
+    def _steps(self) -> dict[str, Layout | Tensor]:
+        of_channels = (self.n_heads, self._head_channels)
+        return {
+            "step_proj": self._of_each_head(self.step_rank, self._head_channels),
+            "step_bias": Tensor(of_channels, "constant", FIRST_STEP),
+            "log_rate": Tensor((*of_channels, self.state_size), "constant"),
+            "skip": Tensor(of_channels, "constant", 1.0),
+        }
+
+    @property
+    def _channels(self) -> str:
+        heads, channels = self.n_heads, self._head_channels
+        return f"{heads} heads of {channels} channels of {self.state_size} states"
+
+    def build(self) -> "nn.Module":
+        return self._module(self.n_heads)

@@ -197,8 +197,9 @@ class NativeImageTextDecoder(InsertingDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.native_images import NativeImageTextDecoder as Module
+        from zoo_components.modules.tying import tie
 
-        return Module(**self._parts()).tie(self.ties())
+        return tie(Module(**self._parts()), self.ties())
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -277,7 +278,8 @@ class DeepstackImageTextDecoder(NativeImageTextDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.native_images import DeepstackImageTextDecoder as Module
+        from zoo_components.modules.tying import tie
 
         projectors = [self.deep_projector.build() for _ in self.deep_layers]
         model = Module(**self._parts(), deep_layers=self.deep_layers, deep_projectors=projectors)
-        return model.tie(self.ties())
+        return tie(model, self.ties())

@@ -54,7 +54,7 @@ class ParallelHybrid(WithinSequence):
                     f"{name}.skip_scale",
                     "skip_scale",
                 )
-            check_width(name, branch)
+            check_width(name, branch, self.d_model)
         self._check_kept()
         return self
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from zoo.component import contradiction
+from zoo.layout import Layout, Tensor
+from zoo.slots import Sublayer
 from zoo.wording import counted
 
 if TYPE_CHECKING:
@@ -40,6 +42,14 @@ def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tupl
 SharedLayers = Annotated[bool | tuple[Number, ...], AfterValidator(_checked)]
 """Whether all layers use the same weights, or the number of the weights that each layer uses. It
 needs a field `n_layers` that is declared before it."""
+
+
+SharedParts = Annotated[
+    tuple[str, ...],
+    Field(min_length=1),
+    AfterValidator(lambda names: tuple(sorted(set(names)))),
+]
+"""The names of parts of a layer, in an order that says nothing."""
 
 
 class Alike(NamedTuple):
@@ -76,6 +86,59 @@ def alike_weights(layers: Sequence[Alike], shared: bool | tuple[int, ...]) -> li
         left.difference_update(numbers)
         if numbers:
             found.append(group._replace(at=numbers))
+    return found
+
+
+def ties_of_parts(
+    layers: Sequence[Alike], weights: Sequence[int], parts: Sequence[str]
+) -> dict[str, str]:
+    """The tensors of each layer that are those of the first one with the same weights, by their
+    names in the list of layers, if layers share the weights of these `parts` alone; `weights` holds
+    the number of the weights of each layer. Adapters are each layer's own.
+
+    Raises:
+        PydanticCustomError: layers with the same weights lack a part, or have tensors of other
+            shapes there; or no layers have the same weights.
+    """
+    found: dict[str, str] = {}
+    of_layers = {n: _shared_tensors(group.block, parts) for group in layers for n in group.at}
+    firsts: dict[int, int] = {}
+    for layer, number in enumerate(weights):
+        first = firsts.setdefault(number, layer)
+        if first == layer:
+            continue
+        for part, names in of_layers[layer].items():
+            if not names and not of_layers[first][part]:
+                raise contradiction(
+                    f"layers {first} and {layer} share the weights of `{part}`, and have none "
+                    "there: name parts of these layers in `share_parts`",
+                    "share_parts",
+                    "share_layers",
+                )
+            if names != of_layers[first][part]:
+                raise contradiction(
+                    f"layers {first} and {layer} share the weights of `{part}`, whose tensors are "
+                    "not the same in both: change `share_layers`, or what is stated for single "
+                    "layers",
+                    "share_layers",
+                    "layers",
+                )
+            found |= {f"{layer}.{part}.{name}": f"{first}.{part}.{name}" for name in names}
+    return found
+
+
+def _shared_tensors(block: Block, parts: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of these parts of a layer, but for their adapters."""
+    layout = block.layout()
+    found: dict[str, dict[str, Tensor]] = {}
+    for name in parts:
+        part = layout.parts.get(name)
+        if not isinstance(part, Layout):
+            found[name] = {}
+            continue
+        branch = part.component
+        own = branch.adapters if isinstance(branch, Sublayer) else ()
+        found[name] = {n: t for n, t in part.tensors() if n.partition(".")[0] not in own}
     return found
 
 

@@ -114,6 +114,7 @@ class SoundTextDecoder(InsertingDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.sound_text import SoundTextDecoder as Module
+        from zoo_components.modules.tying import tie
 
         how = self._inserts["inserted_sounds"]
-        return Module(**self._parts(), how=how, merge=self.projector.merge).tie(self.ties())
+        return tie(Module(**self._parts(), how=how, merge=self.projector.merge), self.ties())

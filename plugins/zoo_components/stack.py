@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
-from zoo.only_with import OnlyWith
+from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.purpose import Generation, Reading
 from zoo.slots import Attention, Block, Embedding, Merging, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
@@ -19,8 +19,10 @@ from zoo_components.schemes import check_relative, check_rotation, check_tables,
 from zoo_components.sharing import (
     Alike,
     SharedLayers,
+    SharedParts,
     alike_weights,
     check_sharing,
+    ties_of_parts,
     weights_of_layers,
 )
 
@@ -90,6 +92,12 @@ class Stack(Component):
     """Whether all layers use the same weights (ALBERT: Lan et al. 2019, arXiv:1909.11942); or a
     list with the number of the weights that each layer uses, counted from 0, such as
     `[0, 0, 1, 1]`."""
+    share_parts: Annotated[SharedParts | None, NotWith("share_layers", False)] = UNSTATED
+    """The parts of a layer whose weights are shared, such as `["self_attn"]` (the attention alone,
+    as in a comparison of ALBERT: Lan et al. 2019, section 4.5); by default whole layers are. Other
+    parts and adapters of shared ones are each layer's own, so that layers may differ in them (a
+    shared attention with adapters for each use: Zamba2, Glorioso et al. 2024,
+    arXiv:2411.15242)."""
     pad_id: Shared[int | None] = Field(default=None, ge=0)
     """The id of the padding token; padding is hidden from attention and left out of pooling."""
     padding: Shared[Literal["hidden", "seen"]] = "hidden"
@@ -153,7 +161,8 @@ class Stack(Component):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_padding()
-        if self.share_layers and self.layers:
+        _ = self._tied_parts  # raises if layers cannot share them
+        if self._whole_shared and self.layers:
             check_sharing(self._alike_layers, self._weights_of_layers)
         _ = self._key_sources  # raises if a layer finds no keys
         check_rotation(self.groups, self.relative)
@@ -335,7 +344,20 @@ class Stack(Component):
     @property
     def _weights_of_layers(self) -> Sequence[int]:
         """The number of the module in `layers` that each layer runs."""
-        return weights_of_layers(self.share_layers, self.n_layers)
+        return weights_of_layers(self._whole_shared, self.n_layers)
+
+    @property
+    def _whole_shared(self) -> bool | tuple[int, ...]:
+        """`share_layers` where whole layers share their weights, and so are one module."""
+        return self.share_layers if self.share_parts is None else False
+
+    @cached_property
+    def _tied_parts(self) -> dict[str, str]:
+        """The tensors of layers that are those of earlier layers, where they share some parts."""
+        if self.share_parts is None:
+            return {}
+        numbers = weights_of_layers(self.share_layers, self.n_layers)
+        return ties_of_parts(self._alike_layers, numbers, self.share_parts)
 
     @cached_property
     def _key_sources(self) -> dict[int, int]:
@@ -346,7 +368,7 @@ class Stack(Component):
     def groups(self) -> list[Alike]:
         """The groups of modules in `layers` with the same description. There is one module for each
         layer unless layers share their weights."""
-        return alike_weights(self._alike_layers, self.share_layers)
+        return alike_weights(self._alike_layers, self._whole_shared)
 
     @property
     def _merging(self) -> Merging | None:
@@ -464,9 +486,10 @@ class Stack(Component):
 
     def _layer_list(self) -> LayerList:
         layers = tuple((at, self._told(block.layout(), at)) for at, block, _ in self.groups)
-        if isinstance(self.share_layers, tuple):
-            return LayerList(layers, order=self.share_layers)
-        return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
+        shared = self._whole_shared
+        if isinstance(shared, tuple):
+            return LayerList(layers, order=shared)
+        return LayerList(layers, passes=self.n_layers if shared else 1, ties=self._tied_parts)
 
     def _told(self, layer: Layout, at: Sequence[int]) -> Layout:
         """The layout of layers, whose label also tells which keys are shared."""
@@ -489,6 +512,7 @@ class Stack(Component):
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
         from zoo_components.modules.stack_inputs import Inputs
+        from zoo_components.modules.tying import tie
 
         names = {scheme: name for name, scheme in self.schemes.items()}
         layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
@@ -498,7 +522,7 @@ class Stack(Component):
             layers |= {number: (block.build(), schemes) for number in at}
         projects = self.output_width != self.d_model
         merging = self._merging
-        return Module(
+        module = Module(
             self.embedding.build(self.position.build() if self.position.embedded else None),
             [layers[number] for number in sorted(layers)],
             embed_name=self.embedding.site,
@@ -524,6 +548,7 @@ class Stack(Component):
                 n_vectors=self.embedding.n_vectors,
             ),
         )
+        return tie(module, {f"layers.{a}": f"layers.{b}" for a, b in self._tied_parts.items()})
 
 
 class EncoderStack(Stack):

@@ -73,7 +73,8 @@ class TiledImageTextDecoder(ImageTextDecoder):
 
     def build(self) -> "Transformer":
         from zoo_components.modules.tiled_images import TiledImageTextDecoder as Module
+        from zoo_components.modules.tying import tie
 
         how, width = self._inserted_images, self.decoder.embedding.position_width
         model = Module(**self._parts(), tiling=self.tiling, shape=how.shape, width=width)
-        return model.tie(self.ties())
+        return tie(model, self.ties())

@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def check_positionless(mixer: Attention, name: str, what: str) -> None:
+    """Raise a contradiction if the mixer in the field `name`, `what` in a message, needs what the
+    stack has for the self-attention of a layer."""
+    if (
+        mixer.takes_rotation
+        or mixer.takes_bias
+        or mixer.takes
+        or mixer.needs_keys is not None
+        or mixer.longest is not None
+        or mixer.looks_ahead
+    ):
+        raise contradiction(
+            f"`{mixer.kind}` cannot be {what}, which knows neither positions nor keys of other "
+            "layers, and sees no later tokens: state it as `self_attn`",
+            f"{name}.kind",
+        )
+
+
 class TwoMixers(Residual):
     """The layer `residual` with a second mixer of tokens after the attention to the sequence
     itself, with norms of its own. In RWKV-4 (Peng et al. 2023, arXiv:2305.13048), it takes the
@@ -32,19 +50,7 @@ class TwoMixers(Residual):
             raise contradiction(
                 "without a second mixer the layer is the block `residual`", "second_mixer.kind"
             )
-        if (
-            second.takes_rotation
-            or second.takes_bias
-            or second.takes
-            or second.needs_keys is not None
-            or second.longest is not None
-            or second.looks_ahead
-        ):
-            raise contradiction(
-                f"`{second.kind}` cannot be the second mixer, which knows neither positions nor "
-                "keys of other layers, and sees no later tokens: state it as `self_attn`",
-                "second_mixer.kind",
-            )
+        check_positionless(second, "second_mixer", "the second mixer")
         return self
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,10 +30,11 @@ class _Kind(NamedTuple):
 
 class _Sequence(NamedTuple):
     """Layers in the order that they run: the index of the kind of each and, if some share weights,
-    the number of the weights of each."""
+    the number of the weights of each, or the tensors that are those of another layer."""
 
     kinds: list[int]
     weights: Sequence[int] = ()
+    ties: Mapping[str, str] = {}
 
 
 def layers_of(
@@ -47,26 +48,39 @@ def layers_of(
     kinds += [kind for c in inside if isinstance(c.mark, LayerRules) for kind in _rule(c, schemes)]
     parts: list[Run | Cycle] = []
     notes: list[str] = []
-    for kinds_in_order, weights in _sequences(stack, inside, kinds, n_plain, layout):
+    for kinds_in_order, weights, ties in _sequences(stack, inside, kinds, n_plain, layout):
         used = sorted(set(kinds_in_order))
         keys = varied([[kinds[i].block, *kinds[i].schemes] for i in used])
         drawn, places = alike([_layer(kinds[i], keys) for i in used])
         parts += fold([places[used.index(i)] for i in kinds_in_order], drawn)
         if weights:
-            notes.append(_sharing(weights))
+            notes.append(_sharing("weights", weights))
+        if ties:
+            notes.append(_sharing_parts(ties, len(kinds_in_order)))
     return tuple(parts), notes
 
 
-def _sharing(weights: Sequence[int]) -> str:
-    """Describe which layers share their weights."""
+def _sharing_parts(ties: Mapping[str, str], n_layers: int) -> str:
+    """Describe which layers share the weights of some of their parts, from the ties of a
+    `LayerList`."""
+    weights, parts = list(range(n_layers)), set[str]()
+    for alias, target in ties.items():
+        (layer, part, *_), first = alias.split("."), target.partition(".")[0]
+        weights[int(layer)] = int(first)
+        parts.add(part)
+    return _sharing(" and ".join(sorted(parts)), weights)
+
+
+def _sharing(what: str, weights: Sequence[int]) -> str:
+    """Describe which layers share these weights, by the number of the weights of each layer."""
     layers: dict[int, list[int]] = {}
     for layer, number in enumerate(weights):
         layers.setdefault(number, []).append(layer)
     if len(layers) == 1:
-        return "all with the same weights"
+        return f"all with the same {what}"
     shared = [ranges(numbers) for numbers in layers.values() if len(numbers) > 1]
     shown = shared[:MAX_SHARED] + ["..."] * (len(shared) > MAX_SHARED)
-    return f"same weights in layers {'; '.join(shown)}"
+    return f"same {what} in layers {'; '.join(shown)}"
 
 
 def is_embedded(child: Child) -> bool:
@@ -110,7 +124,8 @@ def _sequences(
             order = [*(lists[name].order or sorted(numbered))] * lists[name].passes
             ruled = {} if seen else special
             in_order = [ruled.get(layer, numbered[number]) for layer, number in enumerate(order)]
-            yield _Sequence(in_order, order if len(order) > len(numbered) else ())
+            weights = order if len(order) > len(numbered) else ()
+            yield _Sequence(in_order, weights, lists[name].ties)
             seen.add(name)
         else:
             rules = (c.mark for c in inside if isinstance(c.mark, LayerRules))

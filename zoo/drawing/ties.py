@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 
 def ties_of(spec: ModelSpec) -> tuple[Tie, ...]:
-    """Return the ties of a spec; those between the same parts are merged into one."""
+    """Return the ties of a spec, but for those of layers with one another, which are noted beside
+    the layers; those between the same parts are merged into one."""
     if not spec.ties:
         return ()
+    of_layers = {name for pair in spec.layout.ties_inside() for name in pair}
     modules = dict(_modules(spec.model, "", "", spec.layout))
     found: dict[tuple[str, ...], list[str]] = {}
     for target, aliases in spec.aliases.items():
+        if target in of_layers:
+            continue
         paths = {_owner(name, modules) for name in (target, *aliases)}
         found.setdefault(tuple(sorted(paths)), []).append(target)
     return tuple(

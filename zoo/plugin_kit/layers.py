@@ -201,6 +201,8 @@ class BlockDriver(ContinuingDriver):
         if self.described.takes_layer_input and context.layer_input is None:
             # Of each token by itself, whichever tokens a call has.
             context = context._replace(layer_input=x[..., : self.described.layer_input_width])
+        if self.described.takes_embedded and context.embedded is None:
+            context = context._replace(embedded=x)
         states = x if self.n_streams is None else streams(x, self.n_streams)
         found = self.model.part(states, context)
         output, weights = _pair(found, "the states and the weights by name")
@@ -217,6 +219,8 @@ class BlockDriver(ContinuingDriver):
         expect_positions(self.model.part, lambda: self.attend(inputs))
         if self.described.takes_layer_input:
             self._check_layer_input(inputs)
+        if self.described.takes_embedded:
+            self._check_embedded(inputs)
         weights: list[torch.Tensor] = []
 
         def note(_: nn.Module, __: object, given: dict[str, Any], output: object) -> None:
@@ -255,6 +259,19 @@ class BlockDriver(ContinuingDriver):
             raise PromiseError(
                 "the description's `takes_layer_input` is True, and `context.layer_input` changes "
                 "nothing"
+            )
+
+    def _check_embedded(self, inputs: Tensors) -> None:
+        """Raises PromiseError if the embedded states change nothing."""
+        x, memory = self.sides(inputs)
+        context = LayerContext(
+            causal=self.causal, positions=torch.arange(x.shape[1]), memory=memory, embedded=x
+        )
+        one, _ = self.call(x, context)
+        other, _ = self.call(x, context._replace(embedded=x.flip(-1)))
+        if close(one, other, 1e-5):
+            raise PromiseError(
+                "the description's `takes_embedded` is True, and `context.embedded` changes nothing"
             )
 
 

@@ -86,6 +86,7 @@ def check_heard(spec: ModelSpec, registry: Registry) -> None:
         rotations=turning_at,
         global_tokens=torch.zeros(1, LENGTH, dtype=torch.bool),
         keys=SharedKeys(),
+        embedded=x,
         layer_input=x[..., : host.part.layer_input_width],
         return_weights=True,
     )
@@ -131,6 +132,7 @@ def check_ids(spec: ModelSpec, registry: Registry) -> None:
     context = LayerContext(
         positions=torch.arange(LENGTH),
         ids=found,
+        embedded=x,
         layer_input=x[..., : host.part.layer_input_width],
     )
     model.get_submodule("part")(states, context)

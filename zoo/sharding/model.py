@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from zoo.errors import Place, WeightsError
 from zoo.sharding.cutting import cut
 from zoo.sharding.mesh import meshes_of
+from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.dtypes import by_dtype, several_dtypes
 from zoo.weights.held_tensors import stored
@@ -52,11 +53,19 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
     if meshes.tensor is not None:
         cut(model, meshes.tensor)
     if meshes.data is not None:
-        for name in model.spec.layout.layers():
+        for name in _own_groups(model.spec):
             fully_shard(model.get_submodule(name), mesh=meshes.data)
-        # The rest is one group, so that tied tables are fetched together and stay one tensor.
+        # The rest is one group, so that tied tensors are fetched together and stay one tensor.
         fully_shard(model, mesh=meshes.data)
         reach_methods(model)
+
+
+def _own_groups(spec: ModelSpec) -> list[str]:
+    """The names of the layers that FSDP2 fetches one by one: those without tensors of other parts
+    of the model."""
+    tied = (*spec.ties, *spec.ties.values())
+    layers = spec.layout.layers()
+    return [one for one in layers if not any(name.startswith(f"{one}.") for name in tied)]
 
 
 def check_dtypes(
@@ -77,7 +86,7 @@ def check_dtypes(
     """
     if meshes_of(mesh).data is None:
         return
-    layers = list(model.spec.layout.layers())
+    layers = _own_groups(model.spec)
     groups: dict[str, dict[str, torch.dtype]] = {}
     for name, tensor in stored(model).items():
         if isinstance(tensor, nn.Parameter):

@@ -251,12 +251,16 @@ class MultiHeadAttention(nn.Module):
     ) -> list[torch.Tensor]:
         """The projections of x by the maps of these names (`q`, `k`, `v`) in one of the sets, each
         (..., heads, length, width)."""
-        maps = [getattr(self, f"{beginning}{name}_proj") for name in names]
-        found = [put_back(one, x, places) for one in together(maps, taken(x, places))]
+        mapped = self._mapped([f"{beginning}{name}" for name in names], taken(x, places))
+        found = [put_back(one, x, places) for one in mapped]
         if (clip := self.preparation.clip) is not None:
             found = [one.clamp(-clip, clip) for one in found]
         widths = {"q": self.heads.head_dim, "k": self.heads.head_dim, "v": self.heads.v_head_dim}
         return [split_heads(one, widths[name]) for name, one in zip(names, found, strict=True)]
+
+    def _mapped(self, names: Sequence[str], x: torch.Tensor) -> Sequence[torch.Tensor]:
+        """x (..., width) by the maps of these names, such as `q`, each (..., heads * width)."""
+        return together([getattr(self, f"{name}_proj") for name in names], x)
 
     def _keys_and_values(
         self, rotation: Rotation | None, k: torch.Tensor, v: torch.Tensor | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 import torch
 from torch import nn
@@ -287,8 +287,10 @@ class ConformerBlock(ResidualBlock):
 
 
 class TwoMixersBlock(ResidualBlock):
-    """A `ResidualBlock` with a branch `second_mixer`, another mixer of tokens, which needs no
+    """A `ResidualBlock` with another mixer of tokens, the branch `second`, which needs no
     positions."""
+
+    second: ClassVar[str] = "second_mixer"
 
     def _branch(
         self,
@@ -298,7 +300,7 @@ class TwoMixersBlock(ResidualBlock):
         context: LayerContext,
         maps: dict[str, torch.Tensor],
     ) -> torch.Tensor:
-        if name != "second_mixer":
+        if name != self.second:
             return super()._branch(name, f, x, context, maps)
         further: dict[str, Any] = {}
         if context.cache is not None and self.incremental:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import torch
 from torch import nn
 
@@ -19,7 +16,7 @@ Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
 
 
 class WithHead(Transformer):
-    """A Transformer with a head, whose parameters can be tied."""
+    """A Transformer with a head."""
 
     head: nn.Module
     """The head, applied to the states."""
@@ -45,13 +42,6 @@ class WithHead(Transformer):
             return self.head(states)
         ids = {"ids": inputs} if self.head_takes_ids else {}
         return self.head(states, mask=stack.padding.token_mask(inputs, mask), **ids)
-
-    def tie(self, ties: Mapping[str, str]) -> Self:
-        """Replace each alias by the parameter of its target, so that both are one."""
-        for alias, target in ties.items():
-            owner, _, attribute = alias.rpartition(".")
-            setattr(self.get_submodule(owner), attribute, self.get_parameter(target))
-        return self
 
 
 class WithEncoder(WithHead):

@@ -11,6 +11,7 @@ from torch import nn
 from zoo.linear import Linear, together
 from zoo_components.modules.convolution import CausalConvolution, convolved, hidden
 from zoo_components.modules.decay import decayed_sums, in_graph
+from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.norm import widen, without_autocast
 from zoo_components.modules.recurrent import Recurrent, State
 
@@ -20,7 +21,8 @@ CHUNK = 64
 
 class Mamba(Recurrent):
     """o_proj(gate * y) with y_t = C_t h_t + skip v_t for each channel, where
-    h_t = exp(-d_t exp(log_rate)) h_(t-1) + d_t v_t B_t."""
+    h_t = exp(-d_t exp(log_rate)) h_(t-1) + d_t v_t B_t. With `n_heads`, the channels are those of
+    so many heads, each with its own maps to the steps, B and C."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class Mamba(Recurrent):
         kernel_size: int,
         conv_bias: bool,
         bias: bool,
+        n_heads: int | None = None,
         step_norm: nn.Module,
         b_norm: nn.Module,
         c_norm: nn.Module,
@@ -40,20 +43,30 @@ class Mamba(Recurrent):
         self.gate_proj = Linear(d_model, d_inner, bias=bias)
         self.v_proj = Linear(d_model, d_inner, bias=bias)
         self.v_conv = CausalConvolution(d_inner, kernel_size, bias=conv_bias)
-        self.step_a_proj = Linear(d_inner, step_rank, bias=False)
-        self.b_proj = Linear(d_inner, state_size, bias=False)
-        self.c_proj = Linear(d_inner, state_size, bias=False)
+        self.n_heads = n_heads
+        channels = (d_inner,) if n_heads is None else (n_heads, d_inner // n_heads)
+
+        def of_each_head(n_in: int, n_out: int) -> nn.Module:
+            if n_heads is None:
+                return Linear(n_in, n_out, bias=False)
+            return LinearOfHeads(n_heads, n_in, n_out)
+
+        self.step_a_proj = of_each_head(channels[-1], step_rank)
+        self.b_proj = of_each_head(channels[-1], state_size)
+        self.c_proj = of_each_head(channels[-1], state_size)
         self.step_norm, self.b_norm, self.c_norm = step_norm, b_norm, c_norm
-        self.step_proj = Linear(step_rank, d_inner, bias=False)
-        self.step_bias = nn.Parameter(torch.empty(d_inner))
-        self.log_rate = nn.Parameter(torch.empty(d_inner, state_size))
-        self.skip = nn.Parameter(torch.ones(d_inner))
+        self.step_proj = of_each_head(step_rank, channels[-1])
+        self.step_bias = nn.Parameter(torch.empty(channels))
+        self.log_rate = nn.Parameter(torch.empty(*channels, state_size))
+        self.skip = nn.Parameter(torch.ones(channels))
         self.o_proj = Linear(d_inner, d_model, bias=bias)
 
     def extra_repr(self) -> str:
-        """The channels and the states, as `print(model)` shows them: `64 channels of 16 states`."""
-        d_inner, state_size = self.log_rate.shape
-        return f"{d_inner} channels of {state_size} states"
+        """The channels and the states, as `print(model)` shows them: `64 channels of 16 states`, or
+        `2 heads of 32 channels of 16 states`."""
+        *heads, channels, state_size = self.log_rate.shape
+        told = f"{channels} channels of {state_size} states"
+        return f"{heads[0]} heads of {told}" if heads else told
 
     def mix(
         self, x: torch.Tensor, seen: torch.Tensor | None, before: State | None
@@ -61,16 +74,34 @@ class Mamba(Recurrent):
         """As in `Recurrent`; the state is the last inputs of the convolution, and the states."""
         v, gate = together([self.v_proj, self.gate_proj], x)
         (v,), after = convolved([self.v_conv], [v], seen, before)
+        if self.n_heads is not None:
+            v = split_heads(v, v.shape[-1] // self.n_heads)
+            seen = None if seen is None else seen[..., None, :]
         step, b, c = together([self.step_a_proj, self.b_proj, self.c_proj], v.to(x.dtype))
-        step = widen(self.step_proj(self.step_norm(step))) + widen(self.step_bias)
+        step = widen(self.step_proj(self.step_norm(step))) + widen(self.step_bias)[..., None, :]
         step = hidden(F.softplus(step), seen)
         b, c = widen(self.b_norm(b)), widen(self.c_norm(c))
         # What autocast rounds would be lost in a sum over many tokens.
         with without_autocast(x):
             rate = widen(self.log_rate).exp()
             y, state = scan(step, v, b, c, rate, None if before is None else before[1])
-            y = torch.addcmul(y, widen(self.skip), v) * F.silu(widen(gate))
+            y = torch.addcmul(y, widen(self.skip)[..., None, :], v)
+            if self.n_heads is not None:
+                y = merge_heads(y)
+            y = y * F.silu(widen(gate))
         return self.o_proj(y.to(x.dtype)), [*after, state]
+
+
+class LinearOfHeads(nn.Module):
+    """A linear map for each head, without biases."""
+
+    def __init__(self, n_heads: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_heads, n_out, n_in))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., heads, length, n_in) to (..., heads, length, n_out)."""
+        return x @ self.weight.mT
 
 
 def scan(
@@ -91,7 +122,8 @@ def scan(
         v: (..., length, channels).
         b: (..., length, states).
         c: (..., length, states).
-        rate: (channels, states).
+        rate: (channels, states), or (heads, channels, states) where the dimension before the length
+            is that of the heads.
         state: h before the first token, (..., channels, states); None if it is zero.
 
     Returns:
@@ -101,11 +133,11 @@ def scan(
     if in_graph():
         return _scan_in_graph(step, values, b, c, rate, state)
     if state is None:
-        state = step.new_zeros(*step.shape[:-2], *rate.shape)
+        state = step.new_zeros(*step.shape[:-2], *rate.shape[-2:])
     read = [v[..., :0, :]]
     for start in range(0, step.shape[-2], CHUNK):
         of_chunk = (..., slice(start, start + CHUNK), slice(None))
-        decay = torch.exp(-step[of_chunk][..., None] * rate)
+        decay = torch.exp(-step[of_chunk][..., None] * rate.unsqueeze(-3))
         added = values[of_chunk][..., None] * b[of_chunk][..., None, :]
         states = []
         for kept, new in zip(decay.unbind(-3), added.unbind(-3), strict=True):
@@ -130,7 +162,7 @@ def _scan_in_graph(
     for n in range(rate.shape[-1]):
         before = None if state is None else state[..., n, None, None]
         q, k = (one[..., None, :, n, None] for one in (c, b))
-        found, left = decayed_sums(q, k, values, decay * rate[:, n, None], before)
+        found, left = decayed_sums(q, k, values, decay * rate[..., n, None], before)
         read = read + found
         after.append(left[..., 0])
     return read.squeeze(-1).mT, torch.cat(after, -1)

@@ -202,6 +202,7 @@ class Stack(nn.Module):
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
+            embedded=x,
             ids=inputs if self.inputs.takes_ids else None,
             return_weights=return_weights,
         )
