@@ -20,7 +20,7 @@ NAME = "torchvision.transforms.v2"
 
 def torchvision_processor(model: str, name: str) -> Any:
     """The class of an image processor, with Pillow in the place of torchvision where images are
-    resized: on most processors, this does the same with bytes as Pillow."""
+    resized, which rounds some values to a neighbouring byte instead; the rest is its own."""
     functional = ModuleType(f"{NAME}.functional")
     functional.InterpolationMode = Any  # type: ignore[attr-defined]  # of annotations
     functional.pad = padded  # type: ignore[attr-defined]

@@ -2,7 +2,8 @@
 
 Each step gives what the image processors of `transformers` give that compute with Pillow and
 NumPy (`*ImageProcessorPil`). Those that compute with torchvision round a resized value differently,
-by one or two of 255; they are followed only where there are no others (`order = "scale_first"`).
+by one of 255 and seldom by more, and not on all processors alike. Of those that have no other, each
+step but the resizing of bytes is followed, and that of floats (`order = "scale_first"`) too.
 """
 
 from __future__ import annotations
