@@ -256,6 +256,42 @@ def test_layout_is_what_is_built(name: str) -> None:
     assert spec.n_parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
+FIRST: dict[str, dict[str, float]] = {
+    # Rates of decay and steps begin at 0.05: log(0.05), or what softplus maps to it.
+    "attention.gated_delta": {"rate_bias": -2.970628},
+    "attention.mamba": {"step_bias": -2.970628, "skip": 1.0},
+    "attention.mamba2": {"step_bias": -2.970628, "skip": 1.0},
+    "attention.time_mixing": {
+        **dict.fromkeys(("k_mix", "v_mix", "gate_mix"), 0.5),
+        "log_rate": -2.995732,
+        "bonus": -1.203973,  # log(0.3)
+    },
+    "attention.channel_mixing": {"up_mix": 0.5, "gate_mix": 0.5},
+    "attention.mlstm": {"in_gate.bias": -10.0, "forget_gate.bias": 4.5, "inner_norm.weight": 1.0},
+    "attention.gated_bias": {"gate_scale": 1.0},
+    "attention.gmlp": {"spatial_bias": 1.0},
+}
+"""What vectors of an attention begin with, where it is not 0."""
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_vectors_begin_with(name: str) -> None:
+    spec = zoo.read_spec(SPECS[name], registry=REGISTRY)
+    expected = FIRST[name]
+    for stack in ("encoder", "decoder"):
+        attention = f"{stack}.layers.0.self_attn."
+        first = {
+            key.removeprefix(attention): tensor.value
+            for key, tensor in spec.layout.tensors()
+            if key.startswith(attention) and tensor.role == "constant" and tensor.value
+        }
+        if first:
+            own = {key: first[key] for key in first if key in expected or "norm" not in key}
+            assert own == pytest.approx(expected, abs=1e-6)
+            return
+    raise AssertionError("no attention of this kind")
+
+
 def inputs(spec: dict[str, Any]) -> list[Tensor]:
     kind = spec.get("embedding", {}).get("kind", "tokens")
     if kind == "vectors":

@@ -282,6 +282,26 @@ def test_as_many_run_on_whatever_may_end(
     assert found.ids == written_out(model, prompt, method, ends)
 
 
+def test_no_sequence_ends_before_its_least_length(four_tokens: Transformer) -> None:
+    scores = [log_probability(four_tokens, [1, 2], [id_]) for id_ in range(SMALL)]
+    eos = max(range(SMALL), key=scores.__getitem__)
+    ids: list[int] = []
+    while len(ids) < 6 and eos not in ids:
+        scores = [log_probability(four_tokens, [1, 2, *ids], [id_]) for id_ in range(SMALL)]
+        allowed = [id_ for id_ in range(SMALL) if id_ != eos or len(ids) >= 3]
+        ids.append(max(allowed, key=scores.__getitem__))
+    method = zoo.Greedy(min_new_tokens=3)
+    (found,) = zoo.generate(four_tokens, [1, 2], max_new_tokens=6, eos=eos, method=method)
+    assert list(found.ids) == ids
+
+
+@pytest.mark.parametrize("name", ["suppress_tokens", "begin_suppress_tokens"])
+def test_what_is_suppressed_is_in_the_vocabulary(four_tokens: Transformer, name: str) -> None:
+    method = zoo.Greedy(**{name: (1, SMALL)})
+    with pytest.raises(zoo.InputError, match=f"`{name}` holds the id {SMALL}, which is outside"):
+        zoo.generate(four_tokens, [1, 2], max_new_tokens=2, method=method)
+
+
 def test_what_is_less_likely_goes_on_where_a_function_ends_all_beams(
     four_tokens: Transformer,
 ) -> None:

@@ -154,6 +154,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"builder": "image_text_decoder", "image_id": 9, "image": IMAGE},
         "a layer of the decoder reads the ids of the tokens, and images have none",
     ),
+    "images among texts, and one such layer": (
+        {
+            "builder": "image_text_decoder",
+            "image_id": 9,
+            "image": IMAGE,
+            "decoder": {"layers": [{"at": [1], "ffn": {"kind": "mlp", "d_ff": 8}}]},
+        },
+        "a layer of the decoder reads the ids of the tokens, and images have none",
+    ),
     "a choice": (
         {"ffn": FFN | {"router": {"correction_bias": True}}},
         "unknown key `correction_bias`",

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import transformers
 import word_tokenizers
 from families.cases import Case, all_cases
 from families.checkpoints import make_model, save
 from PIL import Image
+from small_specs import TINY_IMAGE_TEXT
 from test_image_models import draw, imported
 from trials import Refused, reported
 
@@ -183,3 +186,20 @@ def test_models_that_take_no_images(project: Path, refused: Refused) -> None:
     zoo.save(zoo.build(spec | {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}), "plain")
     told = refused("run", "plain", "1 2", "--image", "one.png")
     assert "--image: plain takes no images in its texts" in told
+
+
+def test_texts_of_ids(tmp_path: Path) -> None:
+    """Without a tokenizer, an id stands for all states of an image."""
+    model = zoo.build(TINY_IMAGE_TEXT).eval()
+    zoo.save(model, tmp_path / "model.safetensors")
+    stated = {"image_processor_type": "ViTImageProcessor", "size": 4}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(stated))
+    image = draw(str(tmp_path / "a.png"), 4, 4)
+    ours = zoo.TextModel.load(tmp_path / "model.safetensors")
+    (found,) = ours.run(["3 9 5"], images=[[image]], max_new_tokens=5)
+    pixels = torch.from_numpy(np.array(Image.open(image))).permute(2, 0, 1)[None] / 127.5 - 1
+    (expected,) = zoo.generate(model, [[3, 9, 9, 9, 9, 5]], images=pixels, max_new_tokens=5)
+    assert found["ids"] == list(expected.ids)
+    assert found["score"] == pytest.approx(expected.score, abs=1e-5)
+    with pytest.raises(zoo.InputError, match="write the id 9 once for each part of an image"):
+        ours.run(["3 9 9 5"], images=[[image]])

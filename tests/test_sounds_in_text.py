@@ -259,6 +259,22 @@ def test_a_wrong_spec_is_refused(path: str, value: Any, message: str) -> None:
         zoo.read_spec(changed(path, value))
 
 
+def test_a_whole_window_may_become_one_state() -> None:
+    model = zoo.build(changed("projector.merge", 12)).eval()
+    (states,) = model.double().read_sounds([FULL])
+    assert states.shape == (1, 16)
+
+
+def test_decoding_returns_the_maps_of_attention(model: Any) -> None:
+    text = torch.tensor([PROMPTS[0]])
+    ids, inserted = model.insert_sounds(text, OF_PROMPTS[0])
+    states, maps = model.decode(ids, inserted=inserted, return_attention=True)
+    torch.testing.assert_close(states, model.decode(ids, inserted=inserted))
+    _, expected = model(text, OF_PROMPTS[0], return_attention=True)
+    torch.testing.assert_close(maps.decoder, expected.decoder)
+    assert len(maps.decoder) == 2
+
+
 def test_it_is_saved_and_loaded(model: Any, tmp_path: Path) -> None:
     zoo.save(model, tmp_path / "model.safetensors")
     loaded = zoo.load(tmp_path / "model.safetensors").eval()
