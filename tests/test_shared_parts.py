@@ -150,8 +150,9 @@ def test_guides_that_do_not_fit(block: dict[str, Any], message: str) -> None:
 def test_heads_of_mamba_are_mambas_of_their_channels() -> None:
     """Each head reads its own channels as `mamba` does, with its own steps, B and C."""
     one = {"kind": "mamba", "state_size": 4, "step_rank": 3, "d_inner": 12}
-    two = {**one, "kind": "multi_head_mamba", "d_inner": 24}
-    spec = SPEC | {"n_layers": 1, "ffn": "none"}
+    two = {**one, "kind": "multi_head_mamba", "d_inner": 24, "n_heads": 2}
+    spec = {k: v for k, v in SPEC.items() if k not in ("d_ff", "n_heads")}
+    spec |= {"n_layers": 1, "ffn": "none"}
     whole = zoo.build(spec | {"attention": two}).double().eval().decoder.layers[0].self_attn
     x = torch.randn(2, 9, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     summed = torch.zeros_like(x)
