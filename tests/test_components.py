@@ -79,6 +79,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.layered_tokens": {"d_layer_input": 4},
     "embedding.partly_layered_tokens": {"d_layer_input": 4, "layer_vocab": 5},
     "ffn.sparse_glu": {"sparsity": 0.5},
+    "ffn.adapted_glu": {"adapter_rank": 2},
+    "attention.adapted_multi_head": {"adapter_rank": 2},
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.conv2d_frontend": {"n_features": 5},
     "embedding.projected_vectors": {"n_features": 5},
@@ -157,6 +159,7 @@ RECURRENT = {
         "kimi_delta",
         "lightning",
         "mamba",
+        "multi_head_mamba",
         "mamba2",
         "mamba2_scaled",
         "mlstm",
@@ -168,7 +171,7 @@ RECURRENT = {
         "heavily_compressed",
         "compressed_sparse",
     )
-} | {"block.two_mixers"}
+} | {"block.two_mixers", "block.guided_mixer"}
 """What has no place in an encoder, nor attends to one."""
 
 

@@ -242,7 +242,13 @@ OF_HEADS: Mapping[str, Case] = {
 FIELDS: Mapping[str, Case] = {
     **{
         f"attention.{kind}.{name}": case
-        for kind in ("multi_head", "cross_layer", "talking_heads", "clipped_multi_head")
+        for kind in (
+            "multi_head",
+            "adapted_multi_head",
+            "cross_layer",
+            "talking_heads",
+            "clipped_multi_head",
+        )
         for name, case in OF_HEADS.items()
     },
     **{f"attention.*latent.{n}": OF_HEADS[n] for n in ("q_temperature", "q_temperature_*")},
@@ -290,6 +296,9 @@ FIELDS: Mapping[str, Case] = {
         instead=[{"kind": "rotary"}, {"kind": "alibi"}],
     ),
     "builder.*.block": Case(instead=[HALVED]),
+    "builder.*.share_parts": Case(
+        {"share_layers": True, "share_parts": ["ffn"]}, instead=[["self_attn"]]
+    ),
     # The branches inherit the values of a block, so here they state their own.
     "block.residual.dropout": Case(
         {

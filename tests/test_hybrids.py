@@ -42,6 +42,8 @@ HYBRIDS = [
     "nemotron_h",
     "nemotron_h.latent",
     "xlstm",
+    "zamba",
+    "zamba2",
     "rwkv",
     "rwkv.wide",
 ]
