@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 import zoo
 from zoo.benching.memory import OfProcess
 from zoo.sharding import together
+from zoo.weights.load_report import LoadReport
 from zoo.weights.reader import Weights
 
 T = TypeVar("T")
@@ -181,6 +182,11 @@ def arranged(path: Path, shape: Shape) -> list[int]:
     with patch("zoo.linear.LARGE", 1):
         zoo.arrange_weights(model, rows=1)
         return list(zoo.generate(model, [5, 6, 7, 8], max_new_tokens=6)[0].ids)
+
+
+def report(path: Path, shape: Shape) -> LoadReport | None:
+    """Return what a process has loaded, and its share of each tensor."""
+    return zoo.load(path, mesh=mesh_of(shape)).load_report
 
 
 def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:

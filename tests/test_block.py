@@ -91,18 +91,23 @@ def test_what_a_branch_adds_is_dropped(
     assert (found - model.eval()(x, memory)).abs().max() > 1e-3
 
 
+SCALES: dict[str, Any] = {
+    "format": 1,
+    "name": "scales",
+    "builder": "decoder",
+    "vocab": 11,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 12,
+    "n_layers": 1,
+}
+
+
 def test_each_branch_has_its_own_scales() -> None:
     """The sums of a layer, from what its branches returned and the scales stated for each."""
     model = zoo.build(
-        {
-            "format": 1,
-            "name": "scales",
-            "builder": "decoder",
-            "vocab": 11,
-            "d_model": 8,
-            "n_heads": 2,
-            "d_ff": 12,
-            "n_layers": 1,
+        SCALES
+        | {
             "attention": {"kind": "multi_head", "residual_scale": 0.3, "skip_scale": 1.7},
             "ffn": {"kind": "mlp", "residual_scale": 0.6, "skip_scale": 0.9},
         },
@@ -121,20 +126,9 @@ def test_each_branch_has_its_own_scales() -> None:
 
 
 def test_a_parallel_layer_has_one_skip_scale() -> None:
-    spec = {
-        "format": 1,
-        "name": "scales",
-        "builder": "decoder",
-        "vocab": 11,
-        "d_model": 8,
-        "n_heads": 2,
-        "d_ff": 12,
-        "n_layers": 1,
-        "norm_placement": "parallel",
-        "ffn": {"kind": "mlp", "skip_scale": 0.5},
-    }
+    parallel = {"norm_placement": "parallel", "ffn": {"kind": "mlp", "skip_scale": 0.5}}
     with pytest.raises(zoo.SpecError, match="one sum"):
-        zoo.read_spec(spec)
+        zoo.read_spec(SCALES | parallel)
 
 
 class OwnNorm(FeedForward):

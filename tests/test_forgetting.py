@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention import Turn, Weights, linear, one_query
+from references.attention import Turn, Weights, linear, may_attend, one_query
 from references.attention_cases import LENGTH, SMALL_DECODER, check_equal, made, randn, some_mask
 from torch import Tensor
 
@@ -47,8 +47,7 @@ def forgetting(
 ) -> Tensor:
     """The weight of a key is divided by the gates of all tokens after it that the query sees."""
     rotate = turn or (lambda head, _: head)
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], x.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, x, mask, causal=True)
     outputs = []
     for b, rows in enumerate(x):
         keys = [linear(w, "k_proj", row).reshape(a.n_kv_heads, -1) for row in rows]
@@ -59,7 +58,7 @@ def forgetting(
             heads = []
             for h in range(a.n_heads):
                 served = h * a.n_kv_heads // a.n_heads
-                seen = [j for j in range(i + 1) if allowed[b, h, i, j]]
+                seen = [j for j in range(len(rows)) if allowed[b, h, i, j]]
                 logits = {}
                 for j in seen:
                     left = prod(gates[later][h] for later in seen if later > j)

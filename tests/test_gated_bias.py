@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention import Turn, Weights, linear, one_query
+from references.attention import Turn, Weights, linear, may_attend, one_query
 from references.attention_cases import LENGTH, SMALL_DECODER, check_equal, randn, some_mask
 from torch import Tensor
 
@@ -37,8 +37,7 @@ def gated(
 ) -> Tensor:
     """The two gates of a query and head are made of the head's part of the layer's input."""
     rotate = turn or (lambda head, _: head)
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], x.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, x, mask, causal=False)
     outputs = []
     for b, rows in enumerate(x):
         keys = [linear(w, "k_proj", row).reshape(a.n_heads, -1) for row in rows]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention import Turn, Weights, linear, named_norm
+from references.attention import Turn, Weights, linear, may_attend, named_norm
 from references.attention_cases import (
     LENGTH,
     SMALL_DECODER,
@@ -55,8 +55,7 @@ def gmlp(
 ) -> Tensor:
     length, half = x.shape[1], a.d_ff // 2
     at = list(range(length)) if positions is None else positions
-    allowed = torch.ones(len(x), length, length, dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask[:, 0]
+    allowed = may_attend(1, x, x, mask, causal=causal)[:, 0]
     outputs = []
     for b, rows in enumerate(x):
         hidden = [linear(w, "up_proj", row) for row in rows]
@@ -65,7 +64,7 @@ def gmlp(
         for i in range(length):
             gates = w["spatial_bias"][at[i]].expand(half)
             for j in range(length):
-                if allowed[b, i, j] and not (causal and j > i):
+                if allowed[b, i, j]:
                     gates = gates + w["spatial_weight"][at[i], at[j]] * normed[j]
             outputs.append(linear(w, "down_proj", hidden[i][:half] * gates))
     return torch.stack(outputs).reshape(x.shape)

@@ -245,7 +245,7 @@ def test_heads_and_experts_of_every_kind(
         del spec["n_kv_heads"]
     path = saved(tmp_path, spec)
     check_as_one_process(two, path, mesh)
-    report = two(tasks.shares, path, mesh, {})[0]["report"]
+    report = two(tasks.report, path, mesh)[0]
     whole = {row.name for row in report.tensors if row.share == row.shape}
     parts = ("sinks", "gate_bias", "experts.up", "inputs.tokens", "layer_input.gate")
     assert not any(part in name for name in whole for part in parts)
@@ -277,7 +277,7 @@ def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path:
     path = saved(tmp_path, mixed)
     for difference in two(tasks.compare, path, TP):
         assert max(difference.values()) < 1e-10
-    report = two(tasks.shares, path, TP, {})[0]["report"]
+    report = two(tasks.report, path, TP)[0]
     cut = {row.name for row in report.tensors if row.share != row.shape}
     layers = [{name for name in cut if f"layers.{number}." in name} for number in (0, 1)]
     assert {name.split(".")[3] for name in layers[0]} == {"ffn"}
@@ -314,7 +314,7 @@ def test_keys_of_another_layer(two: Ranks, tmp_path: Path, case: str, mesh: dict
     del spec["attention"]
     path = saved(tmp_path, spec)
     check_as_one_process(two, path, mesh)
-    report = two(tasks.shares, path, mesh, {})[0]["report"]
+    report = two(tasks.report, path, mesh)[0]
     cut = {row.name for row in report.tensors if row.share != row.shape}
     expected = ["qk_norm_scope" not in options for options in (first, second)]
     if mesh == TP:

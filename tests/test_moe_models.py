@@ -55,7 +55,7 @@ def fused_columns(t: Tensors) -> Tensors:
 
 
 def interleaved(t: Tensors) -> Tensors:
-    """gpt-oss: transposed, with gate and up interleaved."""
+    """gpt-oss: transposed, with gate and up interleaved, and the router under our names."""
     weight, bias = t["experts.gate_up_proj"].transpose(1, 2), t["experts.gate_up_proj_bias"]
     return {
         "experts.gate_proj.weight": weight[:, ::2],
@@ -64,6 +64,8 @@ def interleaved(t: Tensors) -> Tensors:
         "experts.up_proj.bias": bias[:, 1::2],
         "experts.down_proj.weight": t["experts.down_proj"].transpose(1, 2),
         "experts.down_proj.bias": t["experts.down_proj_bias"],
+        "router.weight": t["router.weight"],
+        "router.bias": t["router.bias"],
     }
 
 
@@ -94,22 +96,49 @@ def shared(t: Tensors, name: str) -> Tensors:
     return {f"shared.{m}.weight": t[f"{name}.{m}.weight"] for m in maps}
 
 
+def corrected(t: Tensors) -> Tensors:
+    """Shared experts too, and a router whose choice is corrected (DeepSeek-V3 and others)."""
+    router = {
+        "router.weight": t["gate.weight"],
+        "router.correction_bias": t["gate.e_score_correction_bias"],
+    }
+    return fused(t) | shared(t, "shared_experts") | router
+
+
 Mapping = Callable[[Tensors], Tensors]
 Case = tuple[str, str, str, dict[str, Any], MixtureOfExperts, Mapping]
 SIX = {"n_experts": 6, "top_k": 2}
 EIGHT = {"n_experts": 8, "top_k": 3}
+# What configurations of several models state alike.
+LOCAL = {
+    "hidden_size": D_MODEL,
+    "intermediate_size": D_FF,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+}
+WITH_SHARED = {
+    "hidden_size": D_MODEL,
+    "moe_intermediate_size": D_FF,
+    "shared_expert_intermediate_size": SHARED,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
+GROUPED = {
+    "hidden_size": D_MODEL,
+    "moe_intermediate_size": D_FF,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+}
 
 CASES: list[Case] = [
     (
         "mixtral",
         "MixtralSparseMoeBlock",
         "MixtralConfig",
-        {
-            "hidden_size": D_MODEL,
-            "intermediate_size": D_FF,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
-        },
+        LOCAL,
         described({"normalize": True}, **SIX),
         lambda t: fused(t) | {"router.weight": t["gate.weight"]},
     ),
@@ -117,14 +146,7 @@ CASES: list[Case] = [
         "qwen2_moe",
         "Qwen2MoeSparseMoeBlock",
         "Qwen2MoeConfig",
-        {
-            "hidden_size": D_MODEL,
-            "moe_intermediate_size": D_FF,
-            "shared_expert_intermediate_size": SHARED,
-            "num_experts": 6,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": False,
-        },
+        WITH_SHARED | {"norm_topk_prob": False},
         described({}, **SIX, shared_d_ff=SHARED, shared_gate=True),
         lambda t: (
             fused(t)
@@ -139,15 +161,9 @@ CASES: list[Case] = [
         "deepseek_v2",
         "DeepseekV2Moe",
         "DeepseekV2Config",
-        {
-            "hidden_size": D_MODEL,
+        GROUPED
+        | {
             "num_attention_heads": 2,
-            "moe_intermediate_size": D_FF,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "n_shared_experts": 2,
-            "n_group": 4,
-            "topk_group": 2,
             "topk_method": "group_limited_greedy",
             "routed_scaling_factor": 1.5,
         },
@@ -158,17 +174,7 @@ CASES: list[Case] = [
         "deepseek_v3",
         "DeepseekV3MoE",
         "DeepseekV3Config",
-        {
-            "hidden_size": D_MODEL,
-            "moe_intermediate_size": D_FF,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "n_shared_experts": 2,
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 1.5,
-            "norm_topk_prob": True,
-        },
+        GROUPED | {"routed_scaling_factor": 1.5, "norm_topk_prob": True},
         described(
             {
                 "score": "sigmoid",
@@ -183,26 +189,13 @@ CASES: list[Case] = [
             **EIGHT,
             shared_d_ff=2 * D_FF,
         ),
-        lambda t: (
-            fused(t)
-            | shared(t, "shared_experts")
-            | {
-                "router.weight": t["gate.weight"],
-                "router.correction_bias": t["gate.e_score_correction_bias"],
-            }
-        ),
+        corrected,
     ),
     (
         "gpt_oss",
         "GptOssMLP",
         "GptOssConfig",
-        {
-            "hidden_size": D_MODEL,
-            "intermediate_size": D_FF,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
-            "swiglu_limit": 1.5,
-        },
+        LOCAL | {"swiglu_limit": 1.5},
         described(
             {"score": "topk_softmax", "bias": True},
             **SIX,
@@ -211,19 +204,13 @@ CASES: list[Case] = [
             limit=1.5,
             bias=True,
         ),
-        lambda t: interleaved(t) | {n: t[n] for n in ("router.weight", "router.bias")},
+        interleaved,
     ),
     (
         "gpt_oss",
         "GptOssMLP",
         "GptOssConfig",
-        {
-            "hidden_size": D_MODEL,
-            "intermediate_size": D_FF,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
-            "swiglu_alpha": 0.8,
-        },
+        LOCAL | {"swiglu_alpha": 0.8},
         described(
             {"score": "topk_softmax", "bias": True},
             **SIX,
@@ -232,19 +219,13 @@ CASES: list[Case] = [
             beta=0.8,
             bias=True,
         ),
-        lambda t: interleaved(t) | {n: t[n] for n in ("router.weight", "router.bias")},
+        interleaved,
     ),
     (
         "phimoe",
         "PhimoeSparseMoeBlock",
         "PhimoeConfig",
-        {
-            "hidden_size": D_MODEL,
-            "intermediate_size": D_FF,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
-            "router_jitter_noise": 0.2,
-        },
+        LOCAL | {"router_jitter_noise": 0.2},
         described({"score": "sparsemixer", "threshold": 0.2}, **SIX),
         lambda t: fused(t) | {"router.weight": t["router.weight"]},
     ),
@@ -252,12 +233,7 @@ CASES: list[Case] = [
         "llama4",
         "Llama4TextMoe",
         "Llama4TextConfig",
-        {
-            "hidden_size": D_MODEL,
-            "intermediate_size": D_FF,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
-        },
+        LOCAL,
         described({"score": "sigmoid"}, **SIX, weighted="inputs", shared_d_ff=D_FF),
         lambda t: (
             fused_columns(t) | shared(t, "shared_expert") | {"router.weight": t["router.weight"]}
@@ -327,12 +303,8 @@ CASES: list[Case] = [
         "laguna",
         "LagunaSparseMoeBlock",
         "LagunaConfig",
-        {
-            "hidden_size": D_MODEL,
-            "moe_intermediate_size": D_FF,
-            "num_experts": 6,
-            "num_experts_per_tok": 2,
-            "shared_expert_intermediate_size": SHARED,
+        WITH_SHARED
+        | {
             "moe_router_logit_softcapping": 1.5,
             "moe_routed_scaling_factor": 2.0,
         },
@@ -347,36 +319,15 @@ CASES: list[Case] = [
             **SIX,
             shared_d_ff=SHARED,
         ),
-        lambda t: (
-            fused(t)
-            | shared(t, "shared_experts")
-            | {
-                "router.weight": t["gate.weight"],
-                "router.correction_bias": t["gate.e_score_correction_bias"],
-            }
-        ),
+        corrected,
     ),
     (
         "kolibri1",
         "Kolibri1SparseMoeBlock",
         "Kolibri1Config",
-        {
-            "hidden_size": D_MODEL,
-            "moe_intermediate_size": D_FF,
-            "num_experts": 6,
-            "num_experts_per_tok": 2,
-            "shared_expert_intermediate_size": SHARED,
-            "norm_topk_prob": False,
-        },
+        WITH_SHARED | {"norm_topk_prob": False},
         described({"score": "topk_sigmoid", "correction_bias": True}, **SIX, shared_d_ff=SHARED),
-        lambda t: (
-            fused(t)
-            | shared(t, "shared_experts")
-            | {
-                "router.weight": t["gate.weight"],
-                "router.correction_bias": t["gate.e_score_correction_bias"],
-            }
-        ),
+        corrected,
     ),
     (
         "switch_transformers",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from references.attention import multi_head, named_norm, turned
-from references.attention_cases import described, made, randn, rms, rotation
+from references.attention_cases import SMALL_DECODER, described, made, randn, rms, rotation
 from test_mamba2 import recurrent
 
 import zoo
@@ -20,15 +20,7 @@ from zoo_components.norm import NoNorm
 from zoo_components.parallel_hybrid import ParallelHybrid
 
 WIDTH, LENGTH = 6, 9
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 40,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "rotary",
     "norm": "rms_norm",
     "attention": {"kind": "parallel_hybrid", "recurrence": {"n_groups": 2, "state_size": 3}},

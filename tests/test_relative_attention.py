@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention import Turn, Weights, linear, one_query
+from references.attention import Turn, Weights, linear, may_attend, one_query
 from references.attention_cases import LENGTH, SMALL_DECODER, check_equal, randn, some_mask
 from torch import Tensor
 
@@ -83,8 +83,7 @@ def attending(score: Score) -> Callable[..., Tensor]:
     ) -> Tensor:
         at = positions or list(range(x.shape[1]))
         rotate = turn or (lambda head, _: head)
-        allowed = torch.ones(len(x), N_HEADS, len(at), len(at), dtype=torch.bool)
-        allowed = allowed if mask is None else allowed & mask
+        allowed = may_attend(N_HEADS, x, x, mask, causal=False)
         outputs = []
         for b, rows in enumerate(x):
             for i, row in enumerate(rows):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references.attention_cases import made, randn
+from references.attention_cases import SMALL_DECODER, made, randn
 from references.recurrences import check_hidden_token, check_recurrence, check_shown
 
 import zoo
@@ -21,15 +21,7 @@ from zoo_components.norm import NoNorm
 from zoo_components.rg_lru import RgLru
 
 WIDTH = 6
-SPEC: dict[str, Any] = {
-    "format": 1,
-    "name": "small",
-    "builder": "decoder",
-    "vocab": 40,
-    "n_layers": 3,
-    "d_model": 16,
-    "n_heads": 4,
-    "d_ff": 8,
+SPEC = SMALL_DECODER | {
     "position": "none",
     "attention": {"kind": "rg_lru", "d_inner": 24},
 }

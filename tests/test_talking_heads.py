@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from references.attention import Turn, Weights, linear, one_query
+from references.attention import Turn, Weights, linear, may_attend, one_query
 from references.attention_cases import (
     LENGTH,
     SMALL_DECODER,
@@ -52,8 +52,7 @@ def talking_heads(
     rotate = turn or (lambda head, _: head)
     source = x if memory is None else memory
     n_queries, n_keys, n = x.shape[1], source.shape[1], a.n_heads
-    allowed = torch.ones(len(x), n, n_queries, n_keys, dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(n, x, source, mask, causal=causal)
     served = [h * a.n_kv_heads // n for h in range(n)]
     outputs = []
     for b, rows in enumerate(x):
@@ -68,7 +67,7 @@ def talking_heads(
             ]
             softmaxed = []
             for h in range(n):
-                seen = [j for j in range(n_keys) if allowed[b, h, i, j] and not (causal and j > i)]
+                seen = [j for j in range(n_keys) if allowed[b, h, i, j]]
                 logits = {
                     j: sum(w["scores_proj"][h, g] * scores[g][j] for g in range(n)) for j in seen
                 }

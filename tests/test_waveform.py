@@ -49,6 +49,27 @@ def near(x: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Tensor:
     return torch.cat(found, 1)
 
 
+def built(description: Waveform | WaveformStem) -> tuple[Any, dict[str, Tensor], Tensor]:
+    """The module with random values in float64, its own tensors, which are those of its layout, and
+    the vectors of 20 positions, which are the scheme's."""
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=20).build()
+    module = description.build(scheme).double()
+    for tensor in module.parameters():
+        nn.init.normal_(tensor)
+    w = {n: t for n, t in module.named_parameters() if not n.startswith("positions.")}
+    layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
+    assert layout == {name: tuple(tensor.shape) for name, tensor in w.items()}
+    return module, w, scheme.weight
+
+
+def check_with_gradients(found: Tensor, expected: Tensor, w: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    ours, theirs = (
+        torch.autograd.grad(y.square().sum(), list(w.values())) for y in (found, expected)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -72,30 +93,17 @@ def test_convolutions(fields: dict[str, Any], with_norms: bool) -> None:
         norm=norm(D_MODEL) if with_norms else NoNorm(kind="none", width=D_MODEL),
         **values,
     )
-    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=20).build()
-    module = description.build(scheme).double()
-    for tensor in module.parameters():
-        nn.init.normal_(tensor)
-    w = {n: t for n, t in module.named_parameters() if not n.startswith("positions.")}
-    layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
-    assert layout == {name: tuple(tensor.shape) for name, tensor in w.items()}
+    module, w, places = built(description)
 
     waveforms = torch.randn(2, 40, 1, dtype=torch.float64)
     length = module.embedded_length(40)
     assert length == ((40 - 5) // 3 + 1 - 1 - 3) // 2 + 1 == 5
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     expected = torch.stack(
-        [
-            one(description, w, x, real, scheme.weight)
-            for x, real in zip(waveforms, mask, strict=True)
-        ]
+        [one(description, w, x, real, places) for x, real in zip(waveforms, mask, strict=True)]
     )
     found = module(waveforms, torch.arange(length), mask=mask)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
-    ours, theirs = (
-        torch.autograd.grad(y.square().sum(), list(w.values())) for y in (found, expected)
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+    check_with_gradients(found, expected, w)
 
 
 def norm(width: int) -> LayerNorm:
@@ -183,13 +191,7 @@ def test_contradictions(changes: dict[str, Any], message: str) -> None:
 def test_a_stem(fields: dict[str, Any]) -> None:
     """Section 3.1 of Jeffries et al. (2024)."""
     description = WaveformStem(kind="waveform_stem", d_model=D_MODEL, **fields)
-    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=20).build()
-    module = description.build(scheme).double()
-    for tensor in module.parameters():
-        nn.init.normal_(tensor)
-    w = {n: t for n, t in module.named_parameters() if not n.startswith("positions.")}
-    layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
-    assert layout == {name: tuple(tensor.shape) for name, tensor in w.items()}
+    module, w, places = built(description)
     waveforms = torch.randn(2, 40, 1, dtype=torch.float64)
     expected = []
     for x in waveforms:
@@ -202,15 +204,10 @@ def test_a_stem(fields: dict[str, Any]) -> None:
                 x = x.tanh()
                 spread = (x.var(correction=0) + description.eps).sqrt()
                 x = (x - x.mean()) / spread * w["norm.weight"] + w["norm.bias"]
-        expected.append(x + scheme.weight[: len(x)])
+        expected.append(x + places[: len(x)])
     length = module.embedded_length(40)
     found = module(waveforms, torch.arange(length))
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-11)
-    ours, theirs = (
-        torch.autograd.grad(y.square().sum(), list(w.values()))
-        for y in (found, torch.stack(expected))
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+    check_with_gradients(found, torch.stack(expected), w)
 
 
 def test_the_stem_of_a_published_model() -> None:

@@ -4,6 +4,7 @@ the `attention` and `ffn` slots."""
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zoo.component import Component
 from zoo.layout import Cut, Layout, Tensor
 from zoo_components.attention import MultiHead
 from zoo_components.ffn import Glu
@@ -15,7 +16,29 @@ MOST = 3.4028234663852886e38
 """The largest number of float32."""
 
 
-class ClippedMultiHead(MultiHead):
+class Clipped(Component):
+    """A base to name before the component whose linear maps are clamped."""
+
+    def layout(self) -> Layout:
+        """The component's, with the bounds of each linear map."""
+        whole = super().layout()
+        least = Tensor((), "constant", value=-MOST, buffer=True)
+        most = replace(least, value=MOST)
+        bounds = {"input_min": least, "input_max": most, "output_min": least, "output_max": most}
+        maps = {
+            name: part.with_parts(**bounds)
+            for name, part in whole.parts.items()
+            if isinstance(part, Layout) and name.endswith("_proj")
+        }
+        return whole.with_parts(**maps)
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.clipped import with_bounds
+
+        return with_bounds(super().build())
+
+
+class ClippedMultiHead(Clipped, MultiHead):
     """The attention `multi_head`, each of whose linear maps clamps its inputs and its outputs to
     bounds that were measured in training and are not learned (the encoders of the smaller Gemma 4).
     Those of a new model bound nothing."""
@@ -23,40 +46,11 @@ class ClippedMultiHead(MultiHead):
     def _by_heads(self, cut: Cut) -> None:
         return None
 
-    def layout(self) -> Layout:
-        return _with_bounds(super().layout())
 
-    def build(self) -> "nn.Module":
-        from zoo_components.modules.clipped import with_bounds
-
-        return with_bounds(super().build())
-
-
-class ClippedGlu(Glu):
+class ClippedGlu(Clipped, Glu):
     """The gated linear unit `glu`, each of whose linear maps clamps its inputs and its outputs to
     bounds that were measured in training and are not learned (the encoders of the smaller Gemma 4).
     Those of a new model bound nothing."""
 
     def _cuts(self) -> tuple[None, None]:
         return None, None
-
-    def layout(self) -> Layout:
-        return _with_bounds(super().layout())
-
-    def build(self) -> "nn.Module":
-        from zoo_components.modules.clipped import with_bounds
-
-        return with_bounds(super().build())
-
-
-def _with_bounds(layout: Layout) -> Layout:
-    """The layout with the bounds of each linear map."""
-    least = Tensor((), "constant", value=-MOST, buffer=True)
-    most = replace(least, value=MOST)
-    bounds = {"input_min": least, "input_max": most, "output_min": least, "output_max": most}
-    maps = {
-        name: part.with_parts(**bounds)
-        for name, part in layout.parts.items()
-        if isinstance(part, Layout) and name.endswith("_proj")
-    }
-    return layout.with_parts(**maps)

@@ -115,6 +115,16 @@ def gate(a: Any, w: Weights, x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-y)) if a.output_gate == "sigmoid" else torch.log(1 + torch.exp(y))
 
 
+def may_attend(
+    n_heads: int, x: Tensor, source: Tensor, mask: Tensor | None, *, causal: bool
+) -> Tensor:
+    """Which keys, of `source`, each query of each head may attend to: (batch, heads, query, key)
+    of a mask that broadcasts to it."""
+    allowed = torch.ones(len(x), n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
+    allowed = allowed if mask is None else allowed & mask
+    return allowed.tril() if causal else allowed
+
+
 def one_query(
     logits: dict[int, Tensor], values: Tensor, *, sink: Tensor | None, uniform: bool
 ) -> tuple[Tensor, Tensor]:
@@ -149,8 +159,7 @@ def multi_head(
     n_batch, n_query, n_key = len(x), x.shape[1], source.shape[1]
     at = list(range(n_query)) if positions is None else positions
     key_at = at if memory is None else list(range(n_key))
-    allowed = torch.ones(n_batch, a.n_heads, n_query, n_key, dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, source, mask, causal=causal)
     outputs, maps = [], []
     for b in range(n_batch):
         k = [
@@ -165,11 +174,7 @@ def multi_head(
                 group = h // (a.n_heads // a.n_kv_heads)
                 logits = {}
                 for j in range(n_key):
-                    if (
-                        not allowed[b, h, i, j]
-                        or (causal and j > i)
-                        or not sees(a, i, j, at[i], key_at[j])
-                    ):
+                    if not (allowed[b, h, i, j] and sees(a, i, j, at[i], key_at[j])):
                         continue
                     s = (q[h] @ k[j][group]) * a.scale
                     s = s if bias is None else s + bias[h, i, j]
@@ -205,8 +210,7 @@ def latent(
     n, r = a.qk_nope_head_dim, a.qk_rope_head_dim
     source = x if memory is None else memory
     rotate = turn or (lambda head, _: head)
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, source, mask, causal=causal)
     at = list(range(x.shape[1])) if positions is None else positions
     key_at = at if memory is None else list(range(source.shape[1]))
     outputs = []
@@ -231,7 +235,7 @@ def latent(
                 query = torch.cat([q[h, :n], rotate(q[h, n:], at[i])])
                 logits = {}
                 for j in range(len(source[b])):
-                    if allowed[b, h, i, j] and (j <= i or not causal):
+                    if allowed[b, h, i, j]:
                         s = (query @ keys[j][h]) * a.scale
                         logits[j] = s if bias is None else s + bias[h, i, j]
                 stacked = torch.stack([row[h] for row in values])
@@ -267,9 +271,7 @@ def chosen_keys(
     positions: list[int] | None = None,
 ) -> Tensor:
     """Which keys each query of each head attends to, (rows, heads, query, key)."""
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], x.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
-    allowed = allowed.tril() if causal else allowed
+    allowed = may_attend(a.n_heads, x, x, mask, causal=causal)
     scores = index_scores(a, w, x, turn=turn, positions=positions)
     chosen = torch.zeros_like(allowed)
     for b, h, i in product(*map(range, allowed.shape[:3])):
@@ -336,8 +338,7 @@ def differential(
     source = x if memory is None else memory
     rotate = turn or (lambda head, _: head)
     pairs, key_pairs, d = a.n_heads // 2, a.n_kv_heads // 2, a.head_dim
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, source, mask, causal=causal)
     at = list(range(x.shape[1])) if positions is None else positions
     key_at = at if memory is None else list(range(source.shape[1]))
     dots = [w[f"lambda_q{n}"] @ w[f"lambda_k{n}"] for n in (1, 2)]
@@ -358,7 +359,7 @@ def differential(
                     query = rotate(q[one, p], at[i])
                     logits = {}
                     for j in range(len(source[b])):
-                        if allowed[b, head, i, j] and (j <= i or not causal):
+                        if allowed[b, head, i, j]:
                             s = query @ rotate(keys[j][one, served], key_at[j]) * a.scale
                             logits[j] = s if bias is None else s + bias[head, i, j]
                     mixed.append(one_query(logits, both, sink=None, uniform=False)[0])
@@ -384,8 +385,7 @@ def linear_attention(
     assert turn is None
     assert positions is None
     source, d = x if memory is None else memory, a.head_dim
-    allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
-    allowed = allowed if mask is None else allowed & mask
+    allowed = may_attend(a.n_heads, x, source, mask, causal=causal)
     outputs = []
     for b in range(len(x)):
         keys = [linear(w, "k_proj", row).reshape(a.n_heads, d) for row in source[b]]
@@ -398,7 +398,7 @@ def linear_attention(
                     j: (torch.nn.functional.elu(q[h]) + 1)
                     @ (torch.nn.functional.elu(keys[j][h]) + 1)
                     for j in range(len(source[b]))
-                    if allowed[b, h, i, j] and (j <= i or not causal)
+                    if allowed[b, h, i, j]
                 }
                 mixed = sum((s * values[j][h] for j, s in weights.items()), torch.zeros_like(q[h]))
                 total = sum(weights.values(), torch.zeros(()).double())
