@@ -38,6 +38,7 @@ PAGES = [
     "docs/own-init.md",
     "docs/run-images.md",
     "docs/run-sounds.md",
+    "docs/serve.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
@@ -106,7 +107,7 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_checkpoint(tmp_path / "checkpoint")
         make_adapter(tmp_path / "adapter")
         make_checkpoint_of_several(tmp_path / "qwen-checkpoint")
-    if page == "docs/generate.md":
+    if page in ("docs/generate.md", "docs/serve.md"):
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
         make_image_checkpoints(tmp_path)
