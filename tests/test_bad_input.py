@@ -21,6 +21,8 @@ import zoo
 from zoo.budget import Budget
 from zoo.cli import run
 from zoo.files.hints import inside, near
+from zoo.registry import load_registry
+from zoo.reports.component import component_data, component_text
 from zoo.resolving.usage import MAX_NOTES
 
 
@@ -660,6 +662,23 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
     assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
     told = refused("build", "ffn.glu")
     assert "`ffn.glu` is a component, not a model\n      = help: `zoo show ffn.glu` says" in told
+
+
+def test_a_key_in_the_place_of_a_model(refused: Refused) -> None:
+    """It is told which command explains it, and that one does."""
+    meanings = {
+        "d_model": "The width of the residual stream.",
+        "n_heads": "The number of query heads.",
+    }
+    for key, meaning in meanings.items():
+        told = refused("show", key)
+        assert told.startswith(
+            f"error: `{key}` is a key of specs, not a model\n      = help: `zoo show "
+        )
+        (component, *_) = re.findall("`zoo show (.*?)`", told)
+        slot, kind = component.split(".")
+        described = component_text(component_data(load_registry(), slot, kind), load_registry())
+        assert re.search(rf"  {key}: .*\n(?:      .*\n)*? +{meaning}", described)
 
 
 def test_an_error_is_the_same_in_another_process(project: Path) -> None:
