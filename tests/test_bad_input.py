@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import shlex
+import struct
 import time
 import tomllib
 from pathlib import Path
@@ -19,6 +21,8 @@ import zoo
 from zoo.budget import Budget
 from zoo.cli import run
 from zoo.files.hints import inside, near
+from zoo.registry import load_registry
+from zoo.reports.component import component_data, component_text
 from zoo.resolving.usage import MAX_NOTES
 
 
@@ -493,6 +497,63 @@ def test_a_picture_in_the_place_of_a_spec(refused: Refused, project: Path) -> No
     assert refused("validate", "a.png") == "a.png: error: this is not TOML, but a binary file\n"
 
 
+WEIGHTS_ELSEWHERE = {  # the first bytes, as the descriptions of these formats have them
+    "a GGUF file": b"GGUF" + struct.pack("<IQQ", 3, 291, 24),
+    "an HDF5 file, as Keras writes": b"\x89HDF\r\n\x1a\n" + bytes(8),
+    "an archive, as `torch.save` writes": b"PK\x03\x04" + bytes(26),
+    "a pickle": pickle.dumps({"weight": bytes(8)}, protocol=2),
+    "an ONNX file": b"\x08\x0a\x12\x07pytorch\x1a\x052.9.0" + bytes(8),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS_ELSEWHERE)
+def test_weights_in_another_format(name: str, refused: Refused, project: Path) -> None:
+    """Wherever such a file is named, it is called what it is, with what to do."""
+    (project / "model").write_bytes(WEIGHTS_ELSEWHERE[name])
+    told = {
+        "show": "this is not TOML",
+        "load": "not a safetensors file",
+        "import": "this is not a folder",
+    }
+    for command, message in told.items():
+        output = ("-o", "out") if command == "import" else ()
+        error = refused(command, "model", *output)
+        assert error.startswith(f"model: error: {message}, but {name}\n      = help: ")
+        assert "`zoo import` reads" in error
+
+
+def test_a_text_that_begins_as_another_format_does(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(f"GGUF = 1\nPK = 2\n{spec()}")
+    told = refused("validate", "spec.toml")
+    assert "spec.toml:1:1: error: unknown key `GGUF`" in told
+
+
+def test_a_spec_in_yaml(refused: Refused, project: Path) -> None:
+    (project / "spec.yaml").write_text("format: 1\nname: x\n")
+    told = refused("validate", "spec.yaml")
+    assert "help: a key and its value have `=` between them: `format = ...`" in told
+    assert "help: a key and its value have `=` between them: `name = ...`" in told
+
+
+def test_a_spec_in_json(refused: Refused, project: Path) -> None:
+    text = json.dumps(tomllib.loads(spec()))
+    (project / "spec.json").write_text(text)
+    told = refused("validate", "spec.json")
+    assert "`zoo.read_spec(json.load(file)).to_toml()` makes TOML of a spec" in told
+    (project / "spec.toml").write_text(zoo.read_spec(json.loads(text)).to_toml())
+    assert zoo.read_spec("spec.toml") == zoo.read_spec(json.loads(text))
+
+
+def test_a_text_before_the_model(refused: Refused, project: Path) -> None:
+    (project / "a b").mkdir()
+    (project / "a b" / "model.safetensors").touch()
+    told = refused("run", "Hello there", "a b")
+    assert "Error: MODEL comes before TEXT: `zoo run 'a b' 'Hello there'`" in told
+    # Of a model that is there, the text may be anything.
+    assert "comes before" not in refused("run", "gpt2", "a b")
+    assert "comes before" not in refused("run", "a b", "a b")
+
+
 def test_a_spec_with_many_mistakes_is_told_all_of_them(refused: Refused, project: Path) -> None:
     """As one with the quotes of a text processor."""
     words = ["name", "builder", "position", "norm", "ffn"]
@@ -602,6 +663,23 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
     assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
     told = refused("build", "ffn.glu")
     assert "`ffn.glu` is a component, not a model\n      = help: `zoo show ffn.glu` says" in told
+
+
+def test_a_key_in_the_place_of_a_model(refused: Refused) -> None:
+    """It is told which command explains it, and that one does."""
+    meanings = {
+        "d_model": "The width of the residual stream.",
+        "n_heads": "The number of query heads.",
+    }
+    for key, meaning in meanings.items():
+        told = refused("show", key)
+        assert told.startswith(
+            f"error: `{key}` is a key of specs, not a model\n      = help: `zoo show "
+        )
+        (component, *_) = re.findall("`zoo show (.*?)`", told)
+        slot, kind = component.split(".")
+        described = component_text(component_data(load_registry(), slot, kind), load_registry())
+        assert re.search(rf"  {key}: .*\n(?:      .*\n)*? +{meaning}", described)
 
 
 def test_an_error_is_the_same_in_another_process(project: Path) -> None:

@@ -25,7 +25,7 @@ from trials import Command, on_terminal, process
 
 import zoo
 from zoo.byte_counts import human_bytes, parse_bytes
-from zoo.cli import OTHER_WORDS, cli, run
+from zoo.cli import OTHER_OPTIONS, OTHER_WORDS, cli, run
 from zoo.wording import counted
 
 SPEC = """\
@@ -983,3 +983,17 @@ def test_an_error_of_the_zoo_itself_has_its_traceback(monkeypatch: pytest.Monkey
     monkeypatch.setattr("zoo.registry.load_registry", fails)
     with pytest.raises(RuntimeError, match="a shape is wrong"):
         run(["list"])
+
+
+def test_options_of_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is told what stands for it here: options that the command has."""
+    for command, others in OTHER_OPTIONS.items():
+        made = cli.get_command(click.Context(cli), command)
+        assert made is not None
+        options = {option for one in made.params for option in one.opts}
+        for words, told in others.items():
+            assert options.isdisjoint(words.split())
+            assert options.issuperset(re.findall(r"--[a-z-]+", told))
+            for word in words.split():
+                assert run([command, "x", word]) == 2
+                assert f"Error: No such option '{word}': {told}" in capsys.readouterr().err

@@ -47,6 +47,7 @@ PAGES = [
     "docs/registry.md",
     "docs/run-images.md",
     "docs/run-sounds.md",
+    "docs/serve.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
@@ -120,7 +121,7 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_checkpoint(tmp_path / "checkpoint")
     if page == "docs/fine-tune.md":
         make_language_model(tmp_path / "base")
-    if page == "docs/generate.md":
+    if page in ("docs/generate.md", "docs/serve.md"):
         make_assistant(tmp_path / "assistant")
     if page == "docs/run-images.md":
         make_image_checkpoints(tmp_path)

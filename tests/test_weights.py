@@ -427,7 +427,7 @@ def test_a_foreign_file(metadata: dict[str, str] | None, tmp_path: Path) -> None
         assert "`zoo import` reads the folders of published checkpoints" in str(error)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a pickle", b"\xff" * 64, b"\0" * 64])
+@pytest.mark.parametrize("content", [b"", b"a text, and more", b"\xff" * 64, b"\0" * 64])
 def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     path.write_bytes(content)
@@ -437,10 +437,11 @@ def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
 def test_a_file_of_another_format_is_not_called_a_broken_one(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.save({"a": torch.ones(3)}, path)
-    told = str(refused(path, "no header"))
+    told = str(refused(path, "not a safetensors file, but an archive, as `torch.save` writes"))
     assert "fetch or build it again" not in told
-    assert "`.safetensors`" in told
     assert "give it `load_state_dict(torch.load(...))`, and save it with `zoo.save`" in told
+    (tmp_path / "notes.txt").write_text("no weights, but a text")
+    assert "weights are a `.safetensors` file" in str(refused(tmp_path / "notes.txt", "no header"))
 
 
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]

@@ -141,6 +141,11 @@ def read_text(
     except (OSError, ValueError) as error:
         message, hint = _why_unreadable(path, error)
         raise SpecError(message, named() if named else None, hint) from None
+    if b"\0" in raw:  # which neither TOML nor any text in UTF-8 holds
+        from zoo.files.formats import format_of  # here: only a mistake needs it
+
+        if foreign := format_of(raw):
+            raise SpecError(f"this is not TOML, but {foreign.name}", Place(name), foreign.help)
     if len(raw) > budget.file_size:
         message = f"larger than {budget.file_size:,} bytes"
         raise SpecError(message, Place(name), raising("file_size"))

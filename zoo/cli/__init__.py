@@ -81,6 +81,27 @@ OTHER_WORDS: Mapping[str, str] = {
 }
 """What is typed behind `zoo`, and the commands of other programs that it stands for."""
 
+OTHER_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "import": {
+        "--dtype --bf16 --fp16": "an import keeps the dtypes; in Python, "
+        "`zoo.save(zoo.load(DIR, dtype=...), OUT)` writes another",
+    },
+    "run": {
+        "--bf16 --fp16": "`--dtype` names one, such as `--dtype bfloat16`",
+        "--gpu --cuda": "`--device cuda` computes on a GPU",
+        "--int8 --quantize --load-in-8bit": "`--weights int8` keeps matrices in 8 bits",
+        "--max-length": "`--max-new-tokens` says how many are generated",
+    },
+    "show": {"--diagram --draw --picture --plot": "`--svg FILE.svg` draws a model"},
+    "train": {
+        "--batch-size": "a recipe states `batch_tokens` in `[training]`",
+        "--epochs --max-steps --steps": "a recipe states `steps` in `[training]`; how many are an "
+        "epoch is printed before the first",
+        "--learning-rate --lr": "a recipe states `lr` in `[optimizer]`",
+    },
+}
+"""By the name of a command, the options of other programs, and what stands for them here."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status: 0, or 2 for a mistake of the user; `diff` returns
@@ -96,12 +117,22 @@ def run(arguments: Sequence[str]) -> int:
             click.echo(str(error), err=True)
             return USER_ERROR
         if isinstance(error, click.ClickException):
-            error.show()
+            _with_other_words(error).show()
             return error.exit_code
         if (lack := _lack(error)) is not None:
             click.echo(str(ZooError(lack)), err=True)
             return USER_ERROR
         raise
+
+
+def _with_other_words(error: click.ClickException) -> click.ClickException:
+    """Return the error for an option of another program, with what stands for it here; any other
+    error as it is."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        for words, told in OTHER_OPTIONS.get(error.ctx.info_name or "", {}).items():
+            if error.option_name in words.split():
+                return click.UsageError(f"No such option {error.option_name!r}: {told}", error.ctx)
+    return error
 
 
 def _lack(error: BaseException) -> Problem | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,9 +28,11 @@ from zoo.cli.options import (
 from zoo.cli.output import print_report
 from zoo.cli.run_options import DRAWING, RunOptions, generates, message
 from zoo.errors import InputError, Place
-from zoo.wording import for_terminal
+from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
+from zoo.wording import for_terminal, typed
 
 if TYPE_CHECKING:
+    from zoo.registry import Registry
     from zoo.running.asked import Asked
     from zoo.running.chat import Chat
     from zoo.running.runner import Runner
@@ -244,6 +248,7 @@ def run(context: click.Context, /, **given: Any) -> None:
     with _options_named(context):
         options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
         registry = context.obj()
+        _refuse_swapped(options, registry)
         found = load_runner(
             options.model,
             of_texts=options.texts,
@@ -259,6 +264,17 @@ def run(context: click.Context, /, **given: Any) -> None:
         if not isinstance(found, ImageModel) and (source or target):
             found = found.translating(source=source, target=target)
         _answer_inputs(found, options.asked(found, registry), options)
+
+
+def _refuse_swapped(options: RunOptions, registry: Registry) -> None:
+    """Raise UsageError if a TEXT is the folder of a model, and what stands for MODEL is none."""
+    named = options.model.partition("@")[0]
+    if os.path.exists(options.model) or named in registry.models or registry.catalog.file(named):
+        return
+    for text in options.inputs:
+        if any(os.path.isfile(Path(text, name)) for name in (WEIGHTS, WEIGHTS_INDEX)):
+            right = f"zoo run {typed(text)} {typed(options.model)}"
+            raise click.UsageError(f"MODEL comes before TEXT: `{right}`")
 
 
 def _refuse_unfitting(context: click.Context, model: Runner) -> None:

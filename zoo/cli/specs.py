@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,11 +25,15 @@ from zoo.cli.options import (
     models,
 )
 from zoo.cli.output import print_report
-from zoo.errors import Place, Problem, ZooError
+from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
     from zoo.spec import ModelSpec
+
+_MOST_WITH_KEY = 3
+"""The most components that are named for a key."""
 
 
 @click.command()
@@ -238,6 +243,7 @@ def show(
             raise click.UsageError(f"{spec} is a component, and {flag} is a view of models")
         _show_component(registry, *component, as_json=as_json)
         return
+    _refuse_key(spec, registry)
     found, _ = read_source(spec, registry)
     if svg is not None:
         from zoo.drawing import to_svg
@@ -249,6 +255,22 @@ def show(
         print_report(as_json, data, text)
     else:
         click.echo(svg)
+
+
+def _refuse_key(name: str, registry: Registry) -> None:
+    """Raise SpecError, with the command that explains it, if a name is that of a key of specs, and
+    of nothing else."""
+    kinds = {kind for of_slot in registry.plugins.values() for kind in of_slot}
+    if not name.isidentifier() or name in {*registry.plugins, *registry.models, *kinds}:
+        return
+    if any(map(os.path.lexists, (name, f"{name}.toml"))) or registry.catalog.file(name) is not None:
+        return
+    from zoo.reports.component import components_with_key
+
+    if found := components_with_key(registry, name):
+        told = " or ".join(f"`zoo show {one}`" for one in found[:_MOST_WITH_KEY])
+        message = f"{quoted(name)} is a key of specs, not a model"
+        raise SpecError(message, help=f"{told} says what it means")
 
 
 def _view(spec: ModelSpec, flag: str, flops: int | None) -> tuple[Any, Callable[[Any], str]]:

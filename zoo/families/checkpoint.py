@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.formats import HEAD, format_of
 from zoo.files.hints import listed
 from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.files.pointer import START, check_is_whole
@@ -41,7 +42,18 @@ def check_folder(folder: Path, hint: str) -> None:
     """Raise `WeightsError` if there is no such folder."""
     if not os.path.isdir(folder):
         message = "this is not a folder" if os.path.exists(folder) else "there is no such folder"
+        if os.path.isfile(folder) and (foreign := format_of(_head(folder))):
+            message, hint = f"{message}, but {foreign.name}", foreign.help
         raise WeightsError(message, Place(str(folder)), hint)
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD)
+    except OSError:
+        return b""
 
 
 def find_tensors(folder: Path) -> dict[str, Stored]:

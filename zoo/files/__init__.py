@@ -2,6 +2,7 @@
 
 of_model.py, of_training.py   the names of the files that belong to a model, or to a training
 hints.py                      help for a path that leads to no file
+formats.py                    formats of weights that are not read, and what to do instead
 endless.py                    refuses what could be read without end
 pointer.py                    refuses what only says where its bytes are
 media.py                      opens files of images and sounds

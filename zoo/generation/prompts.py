@@ -340,7 +340,9 @@ def check_length(length: int, longest: int | None, what: str, *, most_new: int =
         return
     more = f" and {most_new} new ones" if most_new else ""
     left = longest - length + 1
+    hint = "nothing is cut unasked: shorten it, or give its parts one by one"
+    if most_new and left > 0:
+        hint = f"`max_new_tokens` can be {left} at most"
     raise InputError(
-        f"{what}: {length} tokens{more} are longer than the model's {longest} positions",
-        help=f"`max_new_tokens` can be {left} at most" if most_new and left > 0 else None,
+        f"{what}: {length} tokens{more} are longer than the model's {longest} positions", help=hint
     )

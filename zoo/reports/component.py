@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from textwrap import fill
 from typing import Any, NamedTuple
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.errors import ZooError
 from zoo.only_with import mark_of
 from zoo.registry import Registry
 from zoo.schema.field_docs import class_doc, field_docs
@@ -71,6 +73,27 @@ def component_data(registry: Registry, slot: str, kind: str) -> Described:
         in_a_spec=_in_a_spec(slot, kind, cls),
         tables=(KeyTable("", False, class_doc(cls), _keys(cls)), *_parts(cls)),
     )
+
+
+def components_with_key(registry: Registry, key: str) -> list[str]:
+    """Return which builders, or else which defaults of slots, have this key, in their own table or
+    in that of a part. Other components are not asked: to import them all takes seconds. Neither are
+    files of a project, which may be in the making."""
+    builders = [("builder", kind) for kind in registry.plugins["builder"]]
+    defaults = [(slot, entry.target) for slot, entry in registry.defaults.items()]
+    for components in (builders, defaults):
+        found = []
+        for slot, kind in components:
+            entry = registry.plugins[slot].get(kind)
+            if entry is None or entry.in_file:
+                continue
+            with suppress(ZooError):
+                tables = component_data(registry, slot, kind).tables
+                if any(one.name == key for table in tables for one in table.keys):
+                    found.append(f"{slot}.{kind}")
+        if found:
+            return found
+    return []
 
 
 def component_json(found: Described) -> dict[str, Any]:

@@ -23,6 +23,7 @@ _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more digits than Python con
 _CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 _NO_KEY = "invalid initial character for a key part"
 _STATEMENT = re.compile(r"""[\w"'.\s-]+=|\[[^()]*\]\s*(#|$)""")
+_YAML = re.compile(r"\s*([\w-]+): +(?=\S)")
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -37,7 +38,9 @@ def read_around_errors(document: Document) -> None:
     """
     text = document.text or ""
     if text.lstrip().startswith("{"):
-        hint = "`zoo import` reads the folder of a config.json" if '"model_type"' in text else None
+        hint = "in Python, `zoo.read_spec(json.load(file)).to_toml()` makes TOML of a spec"
+        if '"model_type"' in text:
+            hint = "`zoo import` reads the folder of a config.json"
         raise SpecError("not TOML, but JSON", document.at(1, 1), hint)
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
@@ -122,6 +125,8 @@ def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | No
         hint = "write it on one line, or its keys below a `[head]`"
         # The lines of the inline table would be reported as if they stood alone.
         return Problem("not TOML: the inline table is not closed on its line", place, hint), None
+    elif key := _YAML.match(quote):
+        hint = hint or f"a key and its value have `=` between them: `{key[1]} = ...`"
     elif what == "illegal character '\\n'":
         what = "the string is not closed on its line"
     return Problem(f"not TOML: {what}", place, hint), line

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.files.formats import format_of
 from zoo.files.of_model import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.header_json import LINE, as_object, is_shape, json_object, read_entries
 from zoo.wording import quoted
@@ -281,14 +282,13 @@ def not_whole(reason: str, place: Place) -> WeightsError:
     return _damaged(f"not a whole safetensors file: {reason}", place)
 
 
-def no_safetensors(place: Place) -> WeightsError:
-    """The error for a file of another format, which does not begin as safetensors files do."""
+def no_safetensors(place: Place, head: bytes) -> WeightsError:
+    """The error for a file of another format, which begins with `head` and not as safetensors
+    files do."""
+    if foreign := format_of(head):
+        return WeightsError(f"not a safetensors file, but {foreign.name}", place, foreign.help)
     message = "not a whole safetensors file: no header is at its beginning"
-    help_ = (
-        "weights are a `.safetensors` file, or the folder of one; for what `torch.save` wrote, "
-        "build the model, give it `load_state_dict(torch.load(...))`, and save it with `zoo.save`"
-    )
-    return WeightsError(message, place, help_)
+    return WeightsError(message, place, "weights are a `.safetensors` file, or the folder of one")
 
 
 def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from blake3 import blake3 as blake3_of
 
 from zoo.errors import Place, WeightsError
+from zoo.files.formats import HEAD
 from zoo.files.pointer import START, check_is_whole
 from zoo.machine.threads import on_all_cores
 from zoo.weights.file import (
@@ -219,8 +220,8 @@ def _head_of(file: OpenFile) -> bytes:
     if file.size <= 8:
         raise not_whole(f"it is {file.size} bytes long", file.place)
     check_is_whole(file.head(min(START, file.size)), file.place)
-    if file.head(9)[8:] != b"{":
-        raise no_safetensors(file.place)
+    if file.head(HEAD)[8:] != b"{":
+        raise no_safetensors(file.place, file.head(HEAD))
     length = int.from_bytes(file.head(8), "little")
     if length > min(MAX_JSON_BYTES, file.size - 8):
         raise not_whole(f"its header would be {length:,} bytes long", file.place)
