@@ -76,8 +76,12 @@ def rotary(
         if stated is None:
             return None
     # The usual tables of types of layers have a `rope_type`; `rope_scaling` is merged with them.
-    kind = None if layer_type is None or not isinstance(older, Mapping) else older.get("type")
-    if kind not in (None, "default") and "rope_type" not in older:
+    if (
+        layer_type is not None
+        and isinstance(older, Mapping)
+        and "rope_type" not in older
+        and older.get("type", "default") != "default"
+    ):
         raise ExpressionError(
             "`rope_scaling` has a `type`, which transformers does not look at where positions "
             "differ between layers; call it `rope_type` if it is to count"

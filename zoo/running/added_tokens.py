@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -143,7 +143,8 @@ def _check_flags(tokenizer: Tokenizer, config: Mapping[str, Any], path: Path) ->
         if found["strip_accents"] is None:  # which depends on the other then
             found["strip_accents"] = normalizer.lowercase
     splits: Any = tokenizer.pre_tokenizer
-    for one in splits if isinstance(splits, pre_tokenizers.Sequence) else [splits]:
+    several = isinstance(splits, pre_tokenizers.Sequence)
+    for one in cast("list[Any]", splits) if several else [splits]:
         if isinstance(one, pre_tokenizers.ByteLevel):
             found["add_prefix_space"] = one.add_prefix_space
     for key, own in found.items():
