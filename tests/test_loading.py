@@ -454,3 +454,36 @@ def test_patterns_are_text(only: Any, tmp_path: Path) -> None:
     zoo.save(zoo.build(TINY), tmp_path)
     with pytest.raises(zoo.InputError, match="`only` is a pattern or a list of them, not"):
         zoo.load(tmp_path, only=only)
+
+
+def test_the_digests_that_a_model_must_have(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stated = {
+        "content_digest": read_header(tiny).content_digest,
+        "spec_digest": zoo.read_spec(TINY).digest,
+    }
+    assert zoo.load(tiny, **stated).load_report is not None
+    assert zoo.load(tiny, verify=False, spec_digest=stated["spec_digest"]) is not None
+    options = [f"--{name.replace('_', '-')}={digest}" for name, digest in stated.items()]
+    assert run(["load", "tiny", *options]) == 0
+    other = f"sha256:{'0' * 64}"
+    for name, digest in stated.items():
+        with pytest.raises(zoo.WeightsError) as refused:
+            zoo.load(tiny, **{**stated, name: other})
+        what = name.replace("_", " ")
+        assert str(refused.value) == f"{tiny}: error: the {what} is {digest}, not {other}"
+    capsys.readouterr()
+    assert run(["load", "tiny", f"--spec-digest={other}"]) == 2
+    assert f"the spec digest is {stated['spec_digest']}, not {other}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["content_digest", "spec_digest"])
+@pytest.mark.parametrize("digest", ["", "0" * 64, "sha256:12", f"sha256:{'A' * 64}", 3])
+def test_what_is_no_digest(tiny: Path, name: str, digest: Any) -> None:
+    with pytest.raises(zoo.InputError, match=f"`{name}` is `sha256:` and 64 digits from 0 to f"):
+        zoo.load(tiny, **{name: digest})
+
+
+def test_a_digest_of_tensors_that_are_not_checked(tiny: Path) -> None:
+    digest = read_header(tiny).content_digest
+    with pytest.raises(zoo.InputError, match="do not leave out their check"):
+        zoo.load(tiny, verify=False, content_digest=digest)

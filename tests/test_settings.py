@@ -277,6 +277,7 @@ def test_what_is_forced_holds_for_every_method(model: Path) -> None:
     [
         ({"typical_p": 0.4, "num_beam_groups": 2}, "`num_beam_groups`, `typical_p`"),
         ({"num_beams": 3}, "`num_beams`"),
+        ({"num_return_sequences": 3}, "`num_return_sequences`"),
         ({"do_sample": False, "num_beams": 3, "early_stopping": "never"}, ""),
         (UNSUPPORTED, ""),
         ({"max_length": 5, "my_own": 3, "use_cache": False, "pad_token_id": None}, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Read = Literal["bytes", "mmap"]
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 @contextmanager
@@ -63,6 +65,8 @@ def load(
     only: str | Sequence[str] | None = None,
     read: Read | None = None,
     locked: bool = False,
+    content_digest: str | None = None,
+    spec_digest: str | None = None,
     registry: Registry | None = None,
 ) -> Transformer:
     """Load a saved or published model, and check that every byte of it is as it was saved.
@@ -90,6 +94,9 @@ def load(
         read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
             read-only. By default, read-only files are mapped; with a mesh, none are.
         locked: whether the zoo, torch and the plugins must be those of the bundle's lock.
+        content_digest: the content digest that the weights must have, "sha256:" and 64 digits:
+            `load_report` has it, and `zoo.save` returns it.
+        spec_digest: the digest that the spec must have, in the same form.
         registry: looks up plugins; by default the registries around the working directory.
 
     Returns:
@@ -104,10 +111,12 @@ def load(
             dimensions; or the heads cannot be distributed evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
             its lock; a value is finite, and would be infinite in `dtype`; or `only` has no pattern,
-            or one that nothing matches.
+            or one that nothing matches; or a digest is not the one that is given.
+        InputError: a digest is malformed, or is not to be verified.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
+    digests = _digests(verify, content_digest=content_digest, spec_digest=spec_digest)
     with open_model(
         path_or_name,
         device=device,
@@ -119,6 +128,7 @@ def load(
         locked=locked,
         registry=registry,
     ) as opened:
+        opened.check(digests)
         return opened.read()
 
 
@@ -163,6 +173,20 @@ class OpenModel:
     def config(self) -> str | None:
         """The text of the `config.json` that it was imported with, if there was one."""
         return published_config(self.weights.header.origin)
+
+    def check(self, digests: Mapping[str, str]) -> None:
+        """Raise WeightsError if a digest is not this one, by the names of `load`."""
+        own = {
+            "content_digest": self.weights.header.content_digest,
+            "spec_digest": self.spec.digest,
+        }
+        where = Place(str(self.weights.path))
+        if problems := [
+            Problem(f"the {name.replace('_', ' ')} is {own[name]}, not {digest}", where)
+            for name, digest in digests.items()
+            if digest != own[name]
+        ]:
+            raise WeightsError(problems)
 
     def read(self) -> Transformer:
         """The model with its values. Raises and warns as `load`."""
@@ -278,6 +302,19 @@ def open_model(
             hashed=verify and not as_a_whole,
             mapped=mapped,
         )
+
+
+def _digests(verify: bool, **stated: str | None) -> Mapping[str, str]:
+    """Return the digests that a model must have. Raises `InputError` if one is none."""
+    digests = {name: digest for name, digest in stated.items() if digest is not None}
+    for name, digest in digests.items():
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise InputError(f"`{name}` is `sha256:` and 64 digits from 0 to f, not {digest!r:.80}")
+    if "content_digest" in digests and not verify:
+        raise InputError(
+            "a `content_digest` says how the bytes of tensors are; do not leave out their check"
+        )
+    return digests
 
 
 def _patterns(only: str | Sequence[str] | None) -> Sequence[str] | None:

@@ -189,6 +189,23 @@ READ = {
     "a table without a base, where one without positions says null": tiny(
         "olmo_hybrid", rope_parameters={"rope_type": "default"}, rope_theta=300.0
     ),
+    "a base that is null, without a table": tiny(
+        "olmo_hybrid", rope_parameters=None, rope_theta=None
+    ),
+    "an empty table, where settings of Llama 3 are usual": tiny("cwm", rope_parameters={}),
+    "an empty table, with a base beside it": tiny("apertus", rope_parameters={}, rope_theta=300.0),
+    "an empty table, where those of yarn are usual": tiny("gpt_oss", rope_parameters={}),
+    "empty tables of types of layers": tiny(
+        "lfm3", rope_parameters={"sliding_attention": {}, "full_attention": {}}, rope_theta=300.0
+    ),
+    "empty tables of which one has the base beside them": tiny(
+        "gemma3n_text",
+        rope_parameters={"sliding_attention": {}, "full_attention": {}},
+        rope_theta=300.0,
+    ),
+    "a share beside no table, which is not read": tiny(
+        "beam", rope_parameters=None, partial_rotary_factor=0.5
+    ),
     "a share beside no table, of windows": tiny(
         "lfm3", rope_parameters=None, partial_rotary_factor=0.5
     ),
@@ -1232,6 +1249,31 @@ REFUSED = {
         inside("t5gemma", "decoder", rope_scaling={"rope_type": "linear", "factor": 2.0}),
         "scaled rotary positions are not read",
     ),
+    "an older word of scaled positions that transformers does not look at": (
+        tiny("modernbert", rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}),
+        "call it `rope_type` if it is to count",
+    ),
+    "the same, of a text": (
+        gemma3(rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}),
+        "call it `rope_type` if it is to count",
+    ),
+    "scaled positions that transformers does not look at": (
+        tiny("cohere2_moe", rope_scaling={"rope_type": "linear", "factor": 2.0}),
+        "which transformers does not look at in this model type",
+    ),
+    "an epsilon of nothing, of an inner model": (
+        inside("aya_vision", "text_config", layer_norm_eps=0.0),
+        "`eps` must be greater than 0",
+    ),
+    "an epsilon of nothing, of a pair": (
+        inside("clip", "vision_config", layer_norm_eps=0.0),
+        "`eps` must be greater than 0",
+    ),
+    "scores that are multiplied with nothing": (
+        tiny("hyperclovax", attention_multiplier=0.0),
+        "`scale` must be greater than 0",
+    ),
+    "a base of nothing": (llama(rope_parameters=None, rope_theta=0.0), "base"),
     "a router in half precision": (
         tiny("switch_transformers", router_dtype="bfloat16"),
         '`router_dtype` is "bfloat16", and nothing reads it',

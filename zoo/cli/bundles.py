@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 @click.option(
     "--locked", is_flag=True, help="Refuse versions other than those of the bundle's zoo.lock."
 )
+@click.option(
+    "--content-digest", metavar="SHA256", help="Refuse weights of another content digest."
+)
+@click.option("--spec-digest", metavar="SHA256", help="Refuse a spec of another digest.")
 @json_option
 @click.pass_obj
 def load(
@@ -64,6 +68,8 @@ def load(
     no_verify: bool,
     read: Any,
     locked: bool,
+    content_digest: str | None,
+    spec_digest: str | None,
     as_json: bool,
 ) -> None:
     """Load a model, as `zoo.load` does, and report how.
@@ -86,6 +92,8 @@ def load(
             only=only or None,
             read=read,
             locked=locked,
+            content_digest=content_digest,
+            spec_digest=spec_digest,
             registry=registry,
         )
     told = loaded.load_report

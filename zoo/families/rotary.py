@@ -56,15 +56,16 @@ def rotary(
         interleaved: whether pairs are neighbours.
         beside: whether a `rope_theta` and a `partial_rotary_factor` beside a table without them
             count.
-        default: used if the configuration has neither `rope_parameters` nor `rope_scaling`.
+        default: used if the configuration has neither `rope_parameters` nor `rope_scaling`. An
+            empty table is one.
         reads: settings that the family itself reads.
 
     Returns:
         The table, or None if the configuration says that these layers have no rotation.
 
     Raises:
-        ExpressionError: the kind is not known, a setting is malformed or never read, or
-            `rope_parameters` and `rope_scaling` differ.
+        ExpressionError: the kind is not known, a setting is malformed or never read,
+            `rope_parameters` and `rope_scaling` differ, or transformers would not look at a kind.
     """
     stated, older = config.get(ROPE), config.get("rope_scaling")
     by_layers = layer_type is not None and bool(stated)
@@ -74,8 +75,20 @@ def rotary(
         stated = stated[layer_type]
         if stated is None:
             return None
+    # The usual tables of types of layers have a `rope_type`; `rope_scaling` is merged with them.
+    if (
+        layer_type is not None
+        and isinstance(older, Mapping)
+        and "rope_type" not in older
+        and older.get("type", "default") != "default"
+    ):
+        raise ExpressionError(
+            "`rope_scaling` has a `type`, which transformers does not look at where positions "
+            "differ between layers; call it `rope_type` if it is to count"
+        )
     tables: list[dict[str, Any]] = []
-    for scaling in [table for table in (stated, older) if table] or [default or {}]:
+    usual = (default or {}) if stated is None else stated
+    for scaling in [table for table in (stated, older) if table] or [usual]:
         table = _scaled(vocabulary, scaling, config, by_layers=by_layers, beside=beside)
         if unread := scaling.keys() - _known(vocabulary) - vocabulary.inert - set(reads):
             key = min(unread)
@@ -84,8 +97,8 @@ def rotary(
                 "and nothing reads it"
             )
         own = config.get("rope_theta") if beside else None
-        base = scaling.get("rope_theta") or own or theta
-        table["base"] = float(number(base or config.get("default_theta") or 10000.0))
+        bases = (scaling.get("rope_theta"), own, theta, config.get("default_theta"), 10000.0)
+        table["base"] = float(number(next(base for base in bases if base is not None)))
         share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
         if share != 1.0:
             table["fraction"] = float(number(share))

@@ -13,7 +13,8 @@ batches.py, media.py    several inputs
 
 Texts:
 text.py                 from text to ids and back; tokenized.py, by the tokenizers of a folder
-tokenizer_file.py       reads these; tokenizer_config.py, what is stated beside them
+tokenizer_file.py       reads these; tokenizer_config.py, what is stated beside them;
+                        added_tokens.py, the tokens that are
 text_inputs.py          what a model reads: the ids of a text, a pair or a chat that fit it
 chat.py, languages.py   the prompts of chats and of translators
 sentence_texts.py       texts of which vectors are made; compared_texts.py, that are compared with

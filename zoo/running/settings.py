@@ -41,6 +41,7 @@ UNSUPPORTED: Mapping[str, Any] = {
     "max_time": None,
     "no_speech_threshold": None,
     "num_beam_groups": 1,
+    "num_return_sequences": 1,
     "penalty_alpha": None,
     "return_timestamps": False,
     "sequence_bias": None,

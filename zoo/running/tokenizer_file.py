@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.errors import InputError, Place, Problem, WeightsError, ZooError
 from zoo.files.endless import check_ends
+from zoo.files.of_model import TOKENIZER
+from zoo.running.added_tokens import complete
 from zoo.wording import counted, quoted
 
 if TYPE_CHECKING:
@@ -21,13 +23,13 @@ MASKS = ("[MASK]", "<mask>", "<|mask|>")
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer, and switch off its padding and truncation.
+    """Read a tokenizer, with what is stated beside it, and switch off its padding and truncation.
 
     A file may ask to pad every text to some length, which the model would take for words, and to
     truncate longer texts, which would go unnoticed.
 
     Raises:
-        WeightsError: the file is missing or not a tokenizer.
+        WeightsError: the file is missing or not a tokenizer; or as `complete`.
     """
     import tokenizers
 
@@ -39,6 +41,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise WeightsError(f"the tokenizer {quoted(path)} cannot be read: {reason}") from None
     with tokenizer_code(lambda error: _no_tokenizer(error, path)):
         tokenizer = tokenizers.Tokenizer.from_str(text)
+    if path.name == TOKENIZER:
+        complete(tokenizer, path.parent)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
