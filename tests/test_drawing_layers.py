@@ -54,6 +54,25 @@ def test_branches_are_drawn_in_the_order_in_which_they_run() -> None:
     assert list(boxes) == sorted(boxes, key=lambda name: -boxes[name].top)
 
 
+def test_what_guides_a_mixer_is_added_to_what_it_reads() -> None:
+    """Its parts have no residual paths of their own, and positions stand at the attention alone."""
+    text = f"{SMALL}\nposition = 'rotary'\nblock = {{ kind = 'guided_mixer', mixer = 'mamba2' }}"
+    drawing = drawn(text)
+    names = ("self_attn", "ffn", "out_proj", "mixer")
+    boxes = [drawing.boxes(f"decoder.block.{name}")[0] for name in names]
+    added, result = sorted(drawing.sums(), key=lambda rect: -rect.top)
+    upwards = [*boxes[:3], added, boxes[3], result]
+    assert upwards == sorted(upwards, key=lambda rect: -rect.top)
+    ways = sorted(drawing.lines("residual"), key=lambda line: -line[-1][1])
+    ends = [line[-1][1] for line in ways]
+    assert all(t.top < y < t.bottom for t, y in zip((added, result), ends, strict=True))
+    assert ways[0][0] == ways[1][0]
+    assert ways[0][1][0] < ways[1][1][0]
+    (positions,) = drawing.boxes("decoder.position")
+    assert boxes[0].top < positions.bottom
+    assert positions.top < boxes[0].bottom
+
+
 def test_one_exception_has_a_frame_of_its_own() -> None:
     drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nffn = 'glu'\n")
     frames = [rect.path for rect in drawing.rects if rect.role == "block"]

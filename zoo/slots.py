@@ -547,6 +547,9 @@ class Block(Plugin):
     """`Embedding.grid` of the embedding below, for position schemes."""
     layer_input_width: Given[int | None] = None
     """`Embedding.layer_input_width` of the embedding below."""
+    guiding: ClassVar[tuple[str, ...]] = ()
+    """The parts of the layout that run first, one after the other and without residual sums, if
+    there are any: what they return is added to what the next branch reads. A drawing shows it."""
 
     @property
     def n_heads(self) -> int | None:

@@ -29,6 +29,7 @@ class GuidedMixer(Residual, _TwoWide):
     arXiv:2405.16712, section 2). There, all such layers share the weights of `self_attn` and `ffn`
     (`share_parts`), and `out_proj` is each layer's own."""
 
+    guiding: ClassVar[tuple[str, ...]] = ("self_attn", "ffn", "out_proj")
     # No fields: the layer has one residual branch.
     arrangement: ClassVar[Literal["sequential"]] = "sequential"  # type: ignore[misc]
     skip_from: ClassVar[Literal["input"]] = "input"  # type: ignore[misc]

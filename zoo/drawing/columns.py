@@ -74,7 +74,7 @@ class _Drawing:
         pills = [
             box_width(box, ties) + PILL
             for run in runs_of(column)
-            for step in run.layer.steps
+            for step in run.layer.all_steps
             if isinstance(step, Branch)
             for box in step.positions
         ]
@@ -226,20 +226,35 @@ class _Drawing:
     def sequence(self, layer: Layer) -> Point:
         """Draw branches above each other; return their extent to both sides."""
         half = self.width / 2
+        right = half + LANE
         for step in layer.steps:
             if isinstance(step, Box):
                 self.place(step, gap=GAP + 4)
                 continue
-            tee = self.floor + 9
+            tee, lane = self.floor + 9, half + LANE
             gap = GAP + 6
-            if step.pre:
-                self.place(step.pre, gap=gap)
-                gap = GAP
-            self.body(step, gap)
-            if step.post:
-                self.place(step.post)
-            self.merge(step.out, tee, half + LANE)
-        return -half - self.pill_reach, half + LANE
+            if step.guide:
+                for part in step.guide:
+                    self.step(part, gap)
+                    gap = GAP
+                self.merge(None, tee, lane)
+                lane += LANE
+            self.step(step, gap)
+            self.merge(step.out, tee, lane)
+            right = max(right, lane)
+        return -half - self.pill_reach, right
+
+    def step(self, step: Branch | Box, gap: float) -> None:
+        """Draw a box, or a sublayer with the norms before and after it."""
+        if isinstance(step, Box):
+            self.place(step, gap=gap)
+            return
+        if step.pre:
+            self.place(step.pre, gap=gap)
+            gap = GAP
+        self.body(step, gap)
+        if step.post:
+            self.place(step.post)
 
     def body(self, branch: Branch, gap: float) -> None:
         """Draw the sublayer, and its inputs from the left."""
@@ -288,11 +303,7 @@ class _Drawing:
         for branch, x in zip(branches, middles, strict=True):
             side = _Drawing(self.column, self.ties)
             side.width, side.start, side.floor = self.width, split, split
-            if branch.pre and not shared:
-                side.place(branch.pre)
-            side.body(branch, GAP)
-            if branch.post:
-                side.place(branch.post)
+            side.step(replace(branch, pre=None) if shared else branch, GAP)
             if x:
                 self.line("flow", (0, split), (x, split), arrow=False)
             self.shapes += [shape.moved(x, 0) for shape in side.shapes]
@@ -327,7 +338,7 @@ def _boxes_of(column: Column) -> list[Box]:
     """Return the boxes that are drawn above each other in a column."""
     found = [*column.before, *column.after, *([column.embedding] if column.embedding else [])]
     for run in runs_of(column):
-        for step in run.layer.steps:
+        for step in run.layer.all_steps:
             if isinstance(step, Box):
                 found.append(step)
             else:

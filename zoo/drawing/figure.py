@@ -36,7 +36,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Branch:
-    """A sublayer with its norms, and the sum with its residual path."""
+    """A sublayer with its norms, and the sum with its residual path. What `guide` makes of the
+    input, in steps without residual paths, is added to the input of the sublayer before."""
 
     body: Box
     pre: Box | None = None
@@ -45,6 +46,7 @@ class Branch:
     positions: tuple[Box, ...] = ()
     """The position schemes that are applied inside this attention."""
     reads_memory: bool = False
+    guide: tuple[Branch | Box, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Layer:
     steps: tuple[Branch | Box, ...]
     parallel: bool = False
     told: str = ""
+
+    @property
+    def all_steps(self) -> Iterator[Branch | Box]:
+        """The steps, those of guides too."""
+        for step in self.steps:
+            if isinstance(step, Branch):
+                yield from step.guide
+            yield step
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from zoo.component import LayerRules
-from zoo.drawing.components import Keys, box_of, kind_of, layout_names, varied
-from zoo.drawing.figure import Branch, Cycle, Layer, Run
+from zoo.drawing.components import (
+    Keys,
+    box_of,
+    kind_of,
+    layout_names,
+    short_number,
+    varied,
+)
+from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
 from zoo.drawing.folding import alike, fold
-from zoo.layout import LayerList, Layout
+from zoo.layout import LayerList, Layout, Tensor
 from zoo.showing.children import Child, beside_kind, children, is_absent
 from zoo.showing.parts import ranges
 from zoo.slots import Attention, Block, Position, Sublayer
@@ -146,12 +153,15 @@ def _numbered(layers: LayerList, kinds: Sequence[_Kind], plain: Sequence[int]) -
 
 def _layer(kind: _Kind, keys: Keys) -> Layer:
     block = kind.block
-    steps = tuple(
-        _branch(c, c.component, kind.schemes, keys)
+    assert isinstance(block.component, Block)  # `layers_of`
+    attention = block.component.self_attention
+    inside = {
+        c.name: _branch(c, c.component, kind.schemes, keys, attention)
         if isinstance(c.component, Sublayer)
         else box_of(c, keys=keys)
         for c in _in_order(block)
-    )
+    }
+    steps = _with_guide(block.path, block.component, inside)
     placement = getattr(block.component, "norm_placement", None)
     arrangement = getattr(block.component, "arrangement", placement)
     name = kind_of(block.component)
@@ -178,7 +188,37 @@ def _in_order(block: Child) -> list[Child]:
     return sorted(inside, key=lambda child: places[child.name])
 
 
-def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Keys) -> Branch:
+def _with_guide(
+    path: str, block: Block, inside: Mapping[str, Branch | Box]
+) -> tuple[Branch | Box, ...]:
+    """Return the steps of a block, of which those in `Block.guiding` are the guide of the first
+    other one."""
+    steps = [step for name, step in inside.items() if name not in block.guiding]
+    if not block.guiding:
+        return tuple(steps)
+    parts = block.layout().parts
+    guide: list[Branch | Box] = []
+    if block.takes_embedded:
+        guide.append(Box(path, "other", "states and embeddings", "side by side"))
+    for name in block.guiding:
+        part = parts[name]
+        count = short_number(part.size if isinstance(part, Tensor) else part.n_parameters)
+        box = Box(f"{path}.{name}", "other", name, name=f"{count} parameters")
+        guide.append(inside.get(name) or box)
+    guided, *others = steps
+    assert isinstance(guided, Branch)  # what `Block.guiding` asks for
+    return (replace(guided, guide=tuple(guide)), *others)
+
+
+def _branch(
+    child: Child,
+    sublayer: Sublayer,
+    schemes: Sequence[Child],
+    keys: Keys,
+    positioned: Attention | None,
+) -> Branch:
+    """Return the branch of a sublayer. Position schemes work inside the attention `positioned`, or
+    inside each that attends to the sequence itself if it is None."""
     inside = children(sublayer, child.path)
     norm = next((c for c in inside if c.component is sublayer.norm), None)
     box = None
@@ -187,11 +227,12 @@ def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Ke
     sites = sublayer.norms if box else ()
     attention = isinstance(sublayer, Attention)
     memory = isinstance(sublayer, Attention) and sublayer.key_width is not None
+    takes_positions = attention and not memory and positioned in (None, sublayer)
     return Branch(
         body=box_of(child, without=(norm.name,) if norm else (), keys=keys),
         pre=box if "pre" in sites else None,
         post=box if "post" in sites else None,
         out=box if "out" in sites else None,
-        positions=tuple(box_of(c, keys=keys) for c in schemes if attention and not memory),
+        positions=tuple(box_of(c, keys=keys) for c in schemes if takes_positions),
         reads_memory=memory,
     )

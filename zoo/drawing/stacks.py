@@ -110,7 +110,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         after=tuple(after[name] for name in sorted(after, key=order.index)),
     )
     if any(
-        isinstance(s, Branch) and s.reads_memory for r in runs_of(column) for s in r.layer.steps
+        isinstance(s, Branch) and s.reads_memory for r in runs_of(column) for s in r.layer.all_steps
     ):
         return replace(column, memory=_source_of(stack, [s.path for s in stacks]) or OUTSIDE)
     return column
