@@ -220,7 +220,6 @@ COMPONENTS: Mapping[str, Case] = {
     "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_class_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.rotary_counted_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
-    "position.learned_patches": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),

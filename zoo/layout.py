@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -392,8 +393,10 @@ class LayerList(_Counted):
         """Every tensor inside that is another one, and the other one, by their full names."""
         for alias, target in self.ties.items():
             yield f"{prefix}{alias}", f"{prefix}{target}"
-        for number, layer in self.numbered():
-            yield from layer.ties_inside(f"{prefix}{number}.")
+        for at, layer in self.groups:
+            if inside := list(layer.ties_inside()):
+                for number, (alias, target) in product(at, inside):
+                    yield f"{prefix}{number}.{alias}", f"{prefix}{number}.{target}"
 
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, layer by layer."""

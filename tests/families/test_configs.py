@@ -1254,7 +1254,11 @@ REFUSED = {
         "call it `rope_type` if it is to count",
     ),
     "the same, of a text": (
-        gemma3(rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}),
+        gemma3(
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            rope_parameters=None,
+            rope_scaling={"type": "linear", "factor": 2.0},
+        ),
         "call it `rope_type` if it is to count",
     ),
     "scaled positions that transformers does not look at": (
