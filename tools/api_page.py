@@ -59,6 +59,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "zoo.TextModel.run",
         "zoo.TextModel.stream",
         "zoo.TextModel.translating",
+        "zoo.TextModel.truncating",
         "zoo.TextModel.draft",
         "zoo.ImageModel",
         "zoo.ImageModel.load",

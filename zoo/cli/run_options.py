@@ -38,6 +38,7 @@ class RunOptions(NamedTuple):
     system: str | None
     tools: Path | None
     pairs: bool
+    truncate: bool
     max_new_tokens: int | None
     beams: int | None
     n_answers: int

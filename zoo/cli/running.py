@@ -119,6 +119,12 @@ _GENERATING = (
     help="Read the TEXTs two by two, as pairs; or of each line the two sides of a tab.",
 )
 @click.option(
+    "--truncate",
+    is_flag=True,
+    help="Leave out the end of a TEXT that is too long for the model: of a pair, that of the longer"
+    " one, and of a question and a text, that of the text.",
+)
+@click.option(
     "-n",
     "--max-new-tokens",
     type=click.IntRange(1),
@@ -244,6 +250,7 @@ def run(context: click.Context, /, **given: Any) -> None:
     from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
+    from zoo.running.text_model import TextModel
 
     with _options_named(context):
         options.chosen(Settings(do_sample=bool(options.drawing)))  # the options fit
@@ -263,6 +270,8 @@ def run(context: click.Context, /, **given: Any) -> None:
         source, target = options.source_language, options.target_language
         if not isinstance(found, ImageModel) and (source or target):
             found = found.translating(source=source, target=target)
+        if options.truncate and isinstance(found, TextModel):
+            found = found.truncating()
         _answer_inputs(found, options.asked(found, registry), options)
 
 
@@ -285,7 +294,7 @@ def _refuse_unfitting(context: click.Context, model: Runner) -> None:
 
     name = model.transformer.spec.name
     if not isinstance(model, TextModel):
-        no_texts = ("chat", "pairs", "mask_id", "draft", "lookup")
+        no_texts = ("chat", "pairs", "truncate", "mask_id", "draft", "lookup")
         _refuse(context, no_texts, f"{name} takes no texts")
     if not isinstance(model, SoundModel):
         _refuse(context, _OF_SOUNDS, f"{name} takes no sounds")

@@ -333,14 +333,19 @@ def _check_finite(x: torch.Tensor, name: str, help: str | None) -> None:
         raise InputError(f"{name} holds numbers that are not finite in {x.dtype}", help=help)
 
 
-def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:
+def check_length(
+    length: int, longest: int | None, what: str, *, most_new: int = 0, truncates: bool = False
+) -> None:
     """Raise InputError if `length` tokens and `most_new` more exceed the model's positions,
-    `longest`. The last new token needs none: the model is never called with it."""
+    `longest`. The last new token needs none: the model is never called with it. With `truncates`,
+    the error says how texts are cut that are too long."""
     if longest is None or length + max(most_new - 1, 0) <= longest:
         return
     more = f" and {most_new} new ones" if most_new else ""
     left = longest - length + 1
     hint = "nothing is cut unasked: shorten it, or give its parts one by one"
+    if truncates:
+        hint = "nothing is cut unasked: `--truncate`, in Python `truncating()`, leaves out the end"
     if most_new and left > 0:
         hint = f"`max_new_tokens` can be {left} at most"
     raise InputError(

@@ -87,7 +87,7 @@ class TextInputs:
     def _pair(self, pair: tuple[str, str]) -> Input:
         if self.spec.model.generation is not None:
             raise InputError(f"{self.spec.name} takes texts, not pairs of texts")
-        found = self.text.encode_pair(pair, self._reading.token_types)
+        found = self.text.encode_pair(pair, self.reading.token_types)
         return found if self.spec.model.task == "answer" else Input(found.ids, found.types)
 
     def _one_text(self, text: str) -> Input:
@@ -97,7 +97,7 @@ class TextInputs:
         return found._replace(text=text, words=self.text.words(text))
 
     @property
-    def _reading(self) -> Reading:
+    def reading(self) -> Reading:
         """How the model reads a text."""
         model = self.spec.model
         return model.called_with[0] if model.rereads is None else model.rereads
@@ -105,10 +105,11 @@ class TextInputs:
     def _check_ids(self, ids: list[int]) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
-        reading = self._reading
+        reading = self.reading
         read_ids([ids], what="text", vocab=reading.vocab)
         most_new = self.asked.max_new_tokens if self.spec.model.task == "generate" else 0
-        check_length(len(ids), reading.longest, "text", most_new=most_new)
+        truncates = not most_new and not self.text.writes_ids
+        check_length(len(ids), reading.longest, "text", most_new=most_new, truncates=truncates)
         if self.spec.model.rereads is not None:
             self._check_rereading(ids)
 
@@ -116,7 +117,7 @@ class TextInputs:
         """Raise InputError if the model cannot read a text as its target too: the files beside it
         do not say with which id this begins, or the text does not end with that of its end, at
         which the model looks."""
-        name, settings, vocab = self.spec.name, self.settings, self._reading.vocab
+        name, settings, vocab = self.spec.name, self.settings, self.reading.vocab
         if settings.decoder_start_token_id is None:
             raise InputError(
                 f"{name} reads a text a second time, as a target, and no file says with which "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from zoo.arguments import check_count
 from zoo.errors import InputError, Place, placing
 from zoo.generation import Beam, Draft, Greedy, Lookup, Sampling
 from zoo.generation.inputs import Given
@@ -28,6 +29,7 @@ from zoo.running.tasks import check_top, read_off
 from zoo.running.text import Input, Text
 from zoo.running.text_inputs import TextInputs
 from zoo.running.tokenized import Tokenized, read_text
+from zoo.running.tokenizer_file import Strategy
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.wording import counted, quoted
@@ -276,6 +278,34 @@ class TextModel(FolderModel):
         if source is not None:
             text = from_language(text, source)
         return replace(self, text=text, settings=settings)
+
+    def truncating(self, n_tokens: int | None = None) -> Self:
+        """Take this model for texts that may be too long for it: of each, the end that does not fit
+        is not read, and a `UserWarning` tells it. Of a pair, the longer text is cut, and of a
+        question and a text, the text.
+
+        Args:
+            n_tokens: how many tokens of a text are read, with the special ones that the tokenizer
+                adds; by default as many as the model has positions.
+
+        Raises:
+            InputError: the model continues texts, and so their ends; it has no tokenizer;
+                `n_tokens` is none of its positions; or it is not given, and they have no end.
+        """
+        name, task = self.transformer.spec.name, self.task
+        if task == "generate":
+            raise InputError(f"{name} goes on where a text ends, so that no end is left out")
+        longest = self._inputs(Asked()).reading.longest
+        if not isinstance(self.text, Tokenized):
+            raise InputError(f"{name} has no tokenizer, so texts are ids: leave some out yourself")
+        if n_tokens is None and longest is None:
+            raise InputError(f"{name} has positions without an end: state `n_tokens`")
+        most = longest if n_tokens is None else check_count("n_tokens", n_tokens)
+        assert most is not None
+        if longest is not None and most > longest:
+            raise InputError(f"{name} has {longest} positions, fewer than {most} tokens")
+        strategy: Strategy = "only_second" if task == "answer" else "longest_first"
+        return replace(self, text=self.text.truncating(most, strategy))
 
     def draft(self, smaller: TextModel, *, n_tokens: int = 4) -> Draft:
         """Take a smaller model as what guesses this one's tokens.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from zoo.errors import InputError, Place, WeightsError
 from zoo.files.of_model import PIECES, SENTENCE_CONFIG, TARGET_TOKENIZER, TOKENIZER
@@ -20,6 +21,7 @@ from zoo.running.sentence_texts import (
 from zoo.running.text import Input, Numbers, Places, Text, Tokens, Word
 from zoo.running.tokenizer_config import read_special_tokens, states
 from zoo.running.tokenizer_file import (
+    Strategy,
     cut_after,
     encode,
     is_bpe,
@@ -28,8 +30,10 @@ from zoo.running.tokenizer_file import (
     no_pairs,
     read_tokenizer,
     tokenizer_code,
+    truncated,
     types_of,
 )
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate, Tools
@@ -66,11 +70,13 @@ class Tokenized:
         tidies: whether spaces before punctuation are removed from the output.
 
     `mark` is the token of the language of the input, if it is another than the source's own. Ids
-    from `hidden_from` on are left out of texts as special ones are, if it is not None.
+    from `hidden_from` on are left out of texts as special ones are, if it is not None. `why_cut`
+    says why the end of a long text is not read, if it is not.
     """
 
     writes_ids = False
     mark: Mark | None = None
+    why_cut = ""
     hidden_from: int | None = None
 
     def __init__(
@@ -129,11 +135,21 @@ class Tokenized:
 
     def _warn_if_cut(self, encoding: Any) -> None:
         if encoding.overflowing:
-            message = (
-                f"{self.folder / SENTENCE_CONFIG}: `max_seq_length` is "
-                f"{self.source.truncation['max_length']}, and of a longer text the end is not read"
-            )
+            message = f"{self.why_cut}, and of a longer text the end is not read"
             warnings.warn(message, CutWarning, stacklevel=3)
+
+    def truncating(self, n_tokens: int, strategy: Strategy) -> Self:
+        """The tokenizers, for texts and pairs that may be too long: only the first tokens are read,
+        the special ones among them, and of a pair those that the strategy leaves.
+
+        Raises:
+            InputError: no tokens would be those of the text.
+        """
+        found = copy(self)
+        found.source = truncated(self.source, n_tokens, strategy)
+        if not self.why_cut or self.source.truncation["max_length"] > n_tokens:
+            found.why_cut = f"{counted(n_tokens, 'token')} of each are read"
+        return found
 
     def words(self, text: str) -> tuple[Word, ...]:
         """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
@@ -244,7 +260,7 @@ def read_text(folder: Path) -> Text:
     target = read_tokenizer(other) if os.path.lexists(other) else source
     # With byte pairs, a space belongs to the token after it, and transformers keeps it too.
     tidies = not is_bpe(target) and states(folder, "clean_up_tokenization_spaces")
-    prompt = ""
+    prompt = why_cut = ""
     if is_sentence_folder(folder):
         prompt = default_prompt(folder)
         reading = reading_of(folder)
@@ -253,4 +269,7 @@ def read_text(folder: Path) -> Text:
         if reading.max_seq_length is not None:
             place = Place(str(folder / SENTENCE_CONFIG))
             cut_after(source, reading.max_seq_length, place)
-    return Tokenized(source, target, folder, prompt=prompt, tidies=tidies)
+            why_cut = f"{place.file}: `max_seq_length` is {reading.max_seq_length}"
+    found = Tokenized(source, target, folder, prompt=prompt, tidies=tidies)
+    found.why_cut = why_cut
+    return found

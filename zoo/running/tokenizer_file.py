@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.errors import InputError, Place, Problem, WeightsError, ZooError
 from zoo.files.endless import check_ends
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")
 """The names of the mask token in published tokenizers."""
+
+
+Strategy = Literal["longest_first", "only_second"]
+"""Which side of a pair is cut: always the longer one, or the second."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -66,6 +70,23 @@ def cut_after(tokenizer: Tokenizer, n_tokens: int, place: Place) -> None:
         message = f"{counted(n_tokens, 'token')} would be those that are put around a text alone"
         raise WeightsError(message, place)
     tokenizer.enable_truncation(min(n_tokens, sys.maxsize))
+
+
+def truncated(tokenizer: Tokenizer, n_tokens: int, strategy: Strategy) -> Tokenizer:
+    """Return a copy of a tokenizer that reads so many tokens of a text or a pair, its special ones
+    among them, or as many as it did if that is fewer. The strategy says which side of a pair is
+    cut. Raises InputError if no tokens would be those of the text."""
+    special = tokenizer.num_special_tokens_to_add(is_pair=strategy == "only_second")
+    if n_tokens <= special:
+        told = counted(n_tokens, "token")
+        raise InputError(f"{told} would be those that are put around a text alone")
+    own = tokenizer.truncation
+    copied = type(tokenizer).from_str(tokenizer.to_str())
+    copied.encode_special_tokens = tokenizer.encode_special_tokens  # which is not in the text
+    copied.enable_truncation(
+        min(n_tokens, own["max_length"]) if own else n_tokens, strategy=strategy
+    )
+    return copied
 
 
 def is_bpe(tokenizer: Tokenizer) -> bool:
