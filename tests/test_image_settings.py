@@ -17,7 +17,8 @@ from transformers.image_processing_utils import get_size_dict
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import read_image
 from zoo.images.pixels import parts_of, pixels_of, square_of
-from zoo.images.settings import ImageSettings, read_image_settings
+from zoo.images.published import read_image_settings
+from zoo.images.settings import ImageSettings
 from zoo.transformer import TiledImage
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}

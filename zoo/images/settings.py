@@ -1,27 +1,17 @@
-"""How images become pixels, as the publisher of a model has set it up. Imports no torch.
-
-The settings are those of the image processors of `transformers`, in the `preprocessor_config.json`
-of a model's folder, or under `image_processor` in its `processor_config.json`. A setting that is
-not known here is refused: ignored, it would give the model other pixels than those of its training.
-"""
+"""How images become pixels: the settings of the image processors of `transformers`, and which sizes
+follow from them. Imports no torch."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
-from functools import cache
-from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from zoo.errors import InputError, Problem, WeightsError, in_order
+from zoo.errors import InputError
 from zoo.images.files import MAX_PIXELS
-from zoo.processor_files import ProcessorFile, read_processor_file
 from zoo.purpose import Tiling
-from zoo.wording import allowed, did_you_mean, quoted
 
 LONGEST = 4096
 """The longest side of an image that is to become squares, as in `transformers`."""
@@ -37,8 +27,9 @@ _NUMBERS_OF_PIXELS = {
     "max_pixels": "max_pixels",
 }
 """The keys of the `size` of images of any size, by which settings they are."""
-TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
-"""The keys that name the image processor."""
+OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
+"""The settings that only image processors of images of any size have; with a `merge_size`, they
+need all of them."""
 
 
 def _as_tuple(value: object) -> object:
@@ -297,7 +288,7 @@ class ImageSettings(BaseModel):
             raise ValueError(f"`image_grid_pinpoints` states more than {MAX_PIXELS:,} pixels")
 
     def _check_any_size(self) -> None:
-        for key in _OF_ANY_SIZE:
+        for key in OF_ANY_SIZE:
             if getattr(self, key) is None:
                 raise ValueError(f"images of any size need a `{key}`")
         if self.do_center_crop or self.max_image_size is not None or self.do_pad:
@@ -552,151 +543,6 @@ class ImageSettings(BaseModel):
         if self.size is None or self.unit is not None:
             return None
         return self.size.sides if self.do_resize or self.becomes_tiles else None
-
-
-_OF_ANY_SIZE = ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels")
-"""The settings that only image processors of images of any size have; with a `merge_size`, they
-need all of them."""
-_OF_BUDGET = ("pooling_kernel_size", "max_soft_tokens")
-"""The settings that only image processors have that give images as many squares as they may
-have."""
-_OF_LARGE = (
-    *("encoder_patch_size", "downsample_factor", "min_image_tokens", "max_image_tokens"),
-    *("tile_size", "min_tiles", "max_tiles", "max_pixels_tolerance", "use_thumbnail"),
-)
-"""The settings that only image processors have that read a large image of any size in tiles."""
-_OF_TILES = (
-    *("crop_to_patches", "image_grid_pinpoints", "min_patches", "max_patches"),
-    "resize_to_max_canvas",
-)
-"""The settings that only image processors have that make tiles."""
-_OWN = frozenset({"order", "canvas", "precision"})
-"""What is the image processor's, and no setting."""
-_FIELDS = ImageSettings.model_fields.keys() - _OWN
-"""The settings that are read."""
-
-
-class _Processor(NamedTuple):
-    """An image processor of the table."""
-
-    own: Mapping[str, str]
-    inert: frozenset[str]
-    defaults: Mapping[str, Any]
-
-    @property
-    def fields(self) -> Set[str]:
-        """The settings that it has."""
-        of_others = {*_OF_TILES, *_OF_BUDGET, *_OF_LARGE}
-        of_others |= {*(() if "merge_size" in self.defaults else _OF_ANY_SIZE)}
-        return _FIELDS - (of_others - self.defaults.keys()) - self.inert
-
-
-class _Table(NamedTuple):
-    """The image processors by all their names, and by the model types that have them; and the
-    settings that change no pixel."""
-
-    processors: Mapping[str, _Processor]
-    of_types: Mapping[str, _Processor]
-    inert: frozenset[str]
-
-
-@cache
-def _table() -> _Table:
-    import tomllib
-
-    data = tomllib.loads(Path(__file__).with_name("processors.toml").read_text("utf-8"))
-    inert = frozenset(data.pop("inert"))
-    processors: dict[str, _Processor] = {}
-    of_types: dict[str, _Processor] = {}
-    for name, defaults in data.items():
-        names, types = [name, *defaults.pop("also")], defaults.pop("model_types")
-        own = {key: defaults.pop(key) for key in _OWN & defaults.keys()}
-        found = _Processor(own, frozenset(defaults.pop("inert", ())), defaults)
-        processors.update(dict.fromkeys(names, found))
-        of_types.update(dict.fromkeys(types, found))
-    return _Table(processors, of_types, inert)
-
-
-class PublishedSettings(NamedTuple):
-    """The settings of a model's folder, and where they are."""
-
-    settings: ImageSettings
-    file: ProcessorFile
-
-
-def read_image_settings(
-    folder: Path, config: str | None = None, fixed: Mapping[str, object] = MappingProxyType({})
-) -> PublishedSettings:
-    """Read how images become pixels for the model in a folder. As in `transformers`, the
-    `image_processor` of a `processor_config.json` counts before a `preprocessor_config.json`, and
-    null means what is not written, but for a step that would then be taken: of these, versions of
-    `transformers` differ.
-
-    Args:
-        folder: the model's.
-        config: the text of the `config.json` that it was imported with, if there was one. Its model
-            type says which image processor counts if the settings do not.
-        fixed: the settings that the model's processor passes on in the place of what is written.
-
-    Raises:
-        WeightsError: there is no such file; it cannot be read; its image processor is not known; or
-            a setting is not known or has a wrong value. All problems are reported.
-    """
-    file = read_processor_file(
-        folder,
-        "image_processor",
-        what="how images become pixels",
-        example='{"image_processor_type": "ViTImageProcessor", "size": 224}',
-    )
-    written = {key: value for key, value in file.settings.items() if value is not None}
-    processor = _processor_of(written, config, file)
-    problems = [*_unread_settings(file, processor)]
-    stated = {key: value for key, value in written.items() if key in processor.fields}
-    try:
-        settings = ImageSettings.model_validate(
-            {**processor.defaults, **stated, **fixed, **processor.own}
-        )
-    except ValidationError as error:
-        problems += [
-            file.problem(details, "images", processor.fields) for details in error.errors()
-        ]
-    if problems:
-        raise WeightsError(in_order(problems))
-    return PublishedSettings(settings, file)
-
-
-def _unread_settings(file: ProcessorFile, processor: _Processor) -> Iterator[Problem]:
-    """Yield a problem for each setting that is not known, or a null of which versions of
-    `transformers` differ."""
-    known = processor.fields | processor.inert | _table().inert | {TYPE, OLDER_TYPE}
-    own = {key: field.default for key, field in ImageSettings.model_fields.items()}
-    defaults = {**own, **processor.defaults}
-    for key, value in file.settings.items():
-        if value is None and key.startswith("do_") and defaults.get(key) is True:
-            message = f"`{key}` is null, which versions of `transformers` read as true or as false"
-            yield Problem(message, file.place(key), "state `true` or `false`")
-        elif value is not None and key not in known:
-            message = f"`{key}` is a setting of images that is not supported"
-            yield Problem(message, file.place(key), did_you_mean(key, processor.fields))
-
-
-def _processor_of(
-    written: Mapping[str, Any], config: str | None, file: ProcessorFile
-) -> _Processor:
-    table = _table()
-    key = TYPE if TYPE in written else OLDER_TYPE
-    name = written.get(key)
-    if isinstance(name, str) and name in table.processors:
-        return table.processors[name]
-    if name is not None:
-        message, hint = f"the image processor {quoted(name)} is not supported", str(name)
-        place = file.place(key)
-        raise WeightsError(message, place, did_you_mean(hint, table.processors))
-    type_ = None if config is None else json.loads(config).get("model_type")
-    if isinstance(type_, str) and type_ in table.of_types:
-        return table.of_types[type_]
-    message = f"it does not state `{TYPE}`, which says what counts where a setting is missing"
-    raise WeightsError(message, file.place(), allowed(table.processors))
 
 
 def _numbers_of_pixels(values: dict[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 from zoo.errors import InputError, WeightsError
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import Parts, parts_of, pixels_of, square_of
-from zoo.images.settings import (
-    TOO_LONG,
-    TYPE,
-    ImageSettings,
-    PublishedSettings,
-    read_image_settings,
-)
+from zoo.images.published import TYPE, PublishedSettings, read_image_settings
+from zoo.images.settings import TOO_LONG, ImageSettings
 from zoo.purpose import AnySize, Tiling
 from zoo.spec import ModelSpec
 from zoo.wording import counted
