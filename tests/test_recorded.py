@@ -75,6 +75,11 @@ MIXERS: dict[str, dict[str, Any]] = {
     "lightning": {"attention": "lightning"},
     "mlstm": {"attention": "mlstm"},
     "two_mixers": {"attention": "time_mixing", "block": "two_mixers", "n_heads": None},
+    "guided_mixer": {
+        "position": "rotary",
+        "block": {"kind": "guided_mixer", "mixer": {"kind": "mamba2", "state_size": 3}},
+        "decoder": {"share_layers": True, "share_parts": ["self_attn", "ffn"]},
+    },
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {
         "position": "rotary",

@@ -29,6 +29,11 @@ WITH_STATES: dict[str, dict[str, Any]] = {
     "lightning": {"attention": "lightning"},
     "mlstm": {"attention": "mlstm"},
     "two_mixers": {"attention": "time_mixing", "block": "two_mixers", "n_heads": None},
+    "guided_mixer": {
+        "position": "rotary",
+        "block": {"kind": "guided_mixer", "mixer": "multi_head_mamba"},
+        "decoder": {"share_layers": True, "share_parts": ["self_attn", "ffn"]},
+    },
     "short_convolution": {"attention": "short_convolution", "n_heads": None},
     "rg_lru": {"attention": "rg_lru"},
     "parallel_hybrid": {"attention": {"kind": "parallel_hybrid", "attention": {"window": 3}}},
