@@ -208,6 +208,11 @@ CUT: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "layered_tokens", "d_layer_input": 6},
         "block": "layer_input",
     },
+    "parts that layers share": {
+        "attention": {"kind": "adapted_multi_head", "n_kv_heads": 2, "adapter_rank": 3},
+        "ffn": {"kind": "adapted_glu", "adapter_rank": 3},
+        "decoder": {"share_layers": True, "share_parts": ["self_attn", "ffn"]},
+    },
     "residual streams": {"block": {"kind": "hyper_connected", "n_streams": 2}},
     "residual streams with gates": {
         "block": {"kind": "manifold_hyper_connected", "merge": "weighted"}
