@@ -138,33 +138,30 @@ def test_pairs_take_turns(sections: tuple[int, int, int], axes: list[int]) -> No
     torch.testing.assert_close(found, turned[None])
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (5, 4), (7, 1)])
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_grid_is_stretched_from_corner_to_corner(size: int, shape: tuple[int, int]) -> None:
-    kind = {"kind": "grid_patch_vectors", "patch_size": 2, "grid_size": size}
-    model = randomized(changed(image={**SPEC["image"], "embedding": kind}))
+def check_grid(kind: str, size: int, shape: tuple[int, int], **bilinear: bool) -> None:
+    """Hold patches with vectors of their places against a grid that is interpolated."""
+    embedding = {"kind": kind, "patch_size": 2, "grid_size": size}
+    model = randomized(changed(image={**SPEC["image"], "embedding": embedding}))
     embed, (rows, columns) = model.image.embed, shape
     places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
     patches = torch.randn(2, rows * columns, 12, dtype=torch.float64)
     found = embed(patches, torch.arange(rows * columns), coordinates=places[None])
     table = embed.grid.weight.view(size, size, 8).permute(2, 0, 1)[None]
-    grid = F.interpolate(table, shape, mode="bilinear", align_corners=True)
+    grid = F.interpolate(table, shape, mode="bilinear", **bilinear)
     torch.testing.assert_close(found, embed.patches(patches) + grid[0].flatten(1).T)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (5, 4), (7, 1)])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_grid_is_stretched_from_corner_to_corner(size: int, shape: tuple[int, int]) -> None:
+    check_grid("grid_patch_vectors", size, shape, align_corners=True)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (5, 4), (9, 2)])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_grid_is_resized_to_an_image(size: int, shape: tuple[int, int]) -> None:
     """Where there are fewer patches than places, each takes a share of all that it covers."""
-    kind = {"kind": "resized_grid_patch_vectors", "patch_size": 2, "grid_size": size}
-    model = randomized(changed(image={**SPEC["image"], "embedding": kind}))
-    embed, (rows, columns) = model.image.embed, shape
-    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
-    patches = torch.randn(2, rows * columns, 12, dtype=torch.float64)
-    found = embed(patches, torch.arange(rows * columns), coordinates=places[None])
-    table = embed.grid.weight.view(size, size, 8).permute(2, 0, 1)[None]
-    grid = F.interpolate(table, shape, mode="bilinear", antialias=True)
-    torch.testing.assert_close(found, embed.patches(patches) + grid[0].flatten(1).T)
+    check_grid("resized_grid_patch_vectors", size, shape, antialias=True)
 
 
 def test_without_rows_and_columns_both_are_the_position(model: Any) -> None:

@@ -33,13 +33,8 @@ class AdaptedProjector(Projector):
         return self
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        before = {name: part for name, part in whole.parts.items() if name != "down_proj"}
         mid = linear(self.d_hidden, self.d_hidden, bias=self.bias)
-        return Layout(
-            {**before, "mid_proj": mid, "down_proj": whole.parts["down_proj"]},
-            whole.label.replace("mlp", "3 maps"),
-        )
+        return self._with_map("mid_proj", mid, "3 maps")
 
     def build(self) -> "ProjectorModule":
         from zoo.linear import Linear

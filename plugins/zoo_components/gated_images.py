@@ -25,13 +25,8 @@ class GatedProjector(Projector):
     """The inner width; by default that of the decoder's embeddings."""
 
     def layout(self) -> Layout:
-        whole = super().layout()
-        before = {name: part for name, part in whole.parts.items() if name != "down_proj"}
         gate = linear(self.d_merged, self.d_hidden, bias=self.bias)
-        return Layout(
-            {**before, "gate_proj": gate, "down_proj": whole.parts["down_proj"]},
-            whole.label.replace("mlp", "glu"),
-        )
+        return self._with_map("gate_proj", gate, "glu")
 
     def build(self) -> "ProjectorModule":
         from zoo.linear import Linear

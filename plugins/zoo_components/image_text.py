@@ -146,6 +146,15 @@ class Projector(StatesProjector):
             )
         return self
 
+    def _with_map(self, name: str, further: Layout, label: str) -> Layout:
+        """The layout with a further linear map before the last one, under a label in place of
+        `mlp`."""
+        whole = super().layout()
+        before = dict(whole.parts)
+        last = before.pop("down_proj")
+        parts = {**before, name: further, "down_proj": last}
+        return Layout(parts, whole.label.replace("mlp", label))
+
     def build(self) -> "ProjectorModule":
         return self._module(None if self.grid is None else self.grid[1:])
 

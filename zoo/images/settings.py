@@ -380,14 +380,8 @@ class ImageSettings(BaseModel):
         assert unit is not None  # `_check_any_size`
         assert least is not None
         assert most is not None
-        rows, columns = round(height / unit), round(width / unit)
-        if rows * columns * unit**2 > most:
-            shrink = math.sqrt((height * width) / most)
-            rows = max(1, math.floor(height / shrink / unit))
-            columns = max(1, math.floor(width / shrink / unit))
-        elif rows * columns * unit**2 < least:
-            grow = math.sqrt(least / (height * width))
-            rows, columns = math.ceil(height * grow / unit), math.ceil(width * grow / unit)
+        closest = round(height / unit), round(width / unit)
+        rows, columns = _between(closest, height, width, unit, least, most)
         return rows * unit, columns * unit
 
     def _resized_to_budget(self, height: int, width: int) -> tuple[int, int]:
@@ -409,13 +403,8 @@ class ImageSettings(BaseModel):
         `transformers`, whose roundings are followed."""
         unit, least, most = self.unit, self.min_image_tokens, self.max_image_tokens
         assert unit is not None  # of all that have an `encoder_patch_size`
-        rows, columns = self._squares(height, width)
-        if rows * columns > most:
-            shrink = math.sqrt((height * width) / (most * unit**2))
-            rows, columns = (max(1, math.floor(n / shrink / unit)) for n in (height, width))
-        elif rows * columns < least:
-            grow = math.sqrt(least * unit**2 / (height * width))
-            rows, columns = (math.ceil(n * grow / unit) for n in (height, width))
+        closest, area = self._squares(height, width), unit**2
+        rows, columns = _between(closest, height, width, unit, least * area, most * area)
         if rows * columns > most:
             raise InputError(
                 f"{width:,} x {height:,} pixels would become {columns:,} x {rows:,} squares of "
@@ -543,6 +532,22 @@ class ImageSettings(BaseModel):
         if self.size is None or self.unit is not None:
             return None
         return self.size.sides if self.do_resize or self.becomes_tiles else None
+
+
+def _between(
+    closest: tuple[int, int], height: int, width: int, unit: int, least: int, most: int
+) -> tuple[int, int]:
+    """The rows and columns of squares, with sides of `unit` pixels, of an image of this height and
+    width: the `closest`, unless they have fewer pixels than `least` or more than `most`."""
+    pixels = math.prod(closest) * unit**2
+    if pixels > most:
+        shrink = math.sqrt((height * width) / most)
+        rows, columns = (max(1, math.floor(side / shrink / unit)) for side in (height, width))
+        return rows, columns
+    if pixels < least:
+        grow = math.sqrt(least / (height * width))
+        return math.ceil(height * grow / unit), math.ceil(width * grow / unit)
+    return closest
 
 
 def _numbers_of_pixels(values: dict[str, Any]) -> dict[str, Any]:
