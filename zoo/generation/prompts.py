@@ -22,6 +22,9 @@ Medium = TypeVar("Medium", torch.Tensor, TiledImage, Spectrogram)
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
 
+SHORTEN = "nothing is cut unasked: shorten it, or give its parts one by one"
+"""The help for a text that is too long."""
+
 _SCALE = "scale the pixels as they were in training"
 """The help for pixels that are not finite."""
 
@@ -334,20 +337,17 @@ def _check_finite(x: torch.Tensor, name: str, help: str | None) -> None:
 
 
 def check_length(
-    length: int, longest: int | None, what: str, *, most_new: int = 0, truncates: bool = False
+    length: int, longest: int | None, what: str, *, most_new: int = 0, help: str = SHORTEN
 ) -> None:
     """Raise InputError if `length` tokens and `most_new` more exceed the model's positions,
-    `longest`. The last new token needs none: the model is never called with it. With `truncates`,
-    the error says how texts are cut that are too long."""
+    `longest`. The last new token needs none: the model is never called with it. `help` is what
+    the error says can be done, if fewer new ones would not do."""
     if longest is None or length + max(most_new - 1, 0) <= longest:
         return
     more = f" and {most_new} new ones" if most_new else ""
     left = longest - length + 1
-    hint = "nothing is cut unasked: shorten it, or give its parts one by one"
-    if truncates:
-        hint = "nothing is cut unasked: `--truncate`, in Python `truncating()`, leaves out the end"
     if most_new and left > 0:
-        hint = f"`max_new_tokens` can be {left} at most"
+        help = f"`max_new_tokens` can be {left} at most"
     raise InputError(
-        f"{what}: {length} tokens{more} are longer than the model's {longest} positions", help=hint
+        f"{what}: {length} tokens{more} are longer than the model's {longest} positions", help=help
     )

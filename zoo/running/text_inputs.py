@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from zoo.errors import InputError
-from zoo.generation.prompts import check_length, read_ids
+from zoo.generation.prompts import SHORTEN, check_length, read_ids
 from zoo.purpose import Reading
 from zoo.running.asked import Asked
 from zoo.running.compared_texts import ids_to_compare
@@ -19,6 +19,9 @@ from zoo.spec import ModelSpec
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, Prompt
+
+
+_TRUNCATE = "nothing is cut unasked: `--truncate`, in Python `truncating()`, leaves out the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class TextInputs:
     def _pair(self, pair: tuple[str, str]) -> Input:
         if self.spec.model.generation is not None:
             raise InputError(f"{self.spec.name} takes texts, not pairs of texts")
-        found = self.text.encode_pair(pair, self.reading.token_types)
+        found = self.text.encode_pair(pair, text_reading(self.spec).token_types)
         return found if self.spec.model.task == "answer" else Input(found.ids, found.types)
 
     def _one_text(self, text: str) -> Input:
@@ -96,20 +99,15 @@ class TextInputs:
             return found
         return found._replace(text=text, words=self.text.words(text))
 
-    @property
-    def reading(self) -> Reading:
-        """How the model reads a text."""
-        model = self.spec.model
-        return model.called_with[0] if model.rereads is None else model.rereads
-
     def _check_ids(self, ids: list[int]) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
-        reading = self.reading
+        reading = text_reading(self.spec)
         read_ids([ids], what="text", vocab=reading.vocab)
         most_new = self.asked.max_new_tokens if self.spec.model.task == "generate" else 0
-        truncates = not most_new and not self.text.writes_ids
-        check_length(len(ids), reading.longest, "text", most_new=most_new, truncates=truncates)
+        can_truncate = not most_new and not self.text.writes_ids
+        help = _TRUNCATE if can_truncate else SHORTEN
+        check_length(len(ids), reading.longest, "text", most_new=most_new, help=help)
         if self.spec.model.rereads is not None:
             self._check_rereading(ids)
 
@@ -117,7 +115,7 @@ class TextInputs:
         """Raise InputError if the model cannot read a text as its target too: the files beside it
         do not say with which id this begins, or the text does not end with that of its end, at
         which the model looks."""
-        name, settings, vocab = self.spec.name, self.settings, self.reading.vocab
+        name, settings, vocab = self.spec.name, self.settings, text_reading(self.spec).vocab
         if settings.decoder_start_token_id is None:
             raise InputError(
                 f"{name} reads a text a second time, as a target, and no file says with which "
@@ -132,6 +130,12 @@ class TextInputs:
                 f"{name} classifies a text by its end, the id {ends[0]}, and this one ends with "
                 f"{ids[-1]}"
             )
+
+
+def text_reading(spec: ModelSpec) -> Reading:
+    """How a model reads a text."""
+    model = spec.model
+    return model.called_with[0] if model.rereads is None else model.rereads
 
 
 def _is_pair(prompt: object) -> TypeGuard[tuple[str, str]]:

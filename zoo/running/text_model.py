@@ -27,7 +27,7 @@ from zoo.running.settings import Settings, read_settings
 from zoo.running.sounds_in_text import SoundsInText
 from zoo.running.tasks import check_top, read_off
 from zoo.running.text import Input, Text
-from zoo.running.text_inputs import TextInputs
+from zoo.running.text_inputs import TextInputs, text_reading
 from zoo.running.tokenized import Tokenized, read_text
 from zoo.running.tokenizer_file import Strategy
 from zoo.spec import ModelSpec
@@ -295,7 +295,7 @@ class TextModel(FolderModel):
         name, task = self.transformer.spec.name, self.task
         if task == "generate":
             raise InputError(f"{name} goes on where a text ends, so that no end is left out")
-        longest = self._inputs(Asked()).reading.longest
+        longest = text_reading(self.transformer.spec).longest
         if not isinstance(self.text, Tokenized):
             raise InputError(f"{name} has no tokenizer, so texts are ids: leave some out yourself")
         if n_tokens is None and longest is None:

@@ -65,10 +65,8 @@ def cut_after(tokenizer: Tokenizer, n_tokens: int, place: Place) -> None:
     """Let a tokenizer read so many tokens of a text, its special ones among them; `overflowing` of
     an `Encoding` says what is left. Raises WeightsError if no tokens would be those of the text,
     with `place` as that of the number."""
-    special = tokenizer.num_special_tokens_to_add(is_pair=False)
-    if n_tokens <= special:
-        message = f"{counted(n_tokens, 'token')} would be those that are put around a text alone"
-        raise WeightsError(message, place)
+    if problem := _special_alone(tokenizer, n_tokens):
+        raise WeightsError(problem, place)
     tokenizer.enable_truncation(min(n_tokens, sys.maxsize))
 
 
@@ -76,10 +74,8 @@ def truncated(tokenizer: Tokenizer, n_tokens: int, strategy: Strategy) -> Tokeni
     """Return a copy of a tokenizer that reads so many tokens of a text or a pair, its special ones
     among them, or as many as it did if that is fewer. The strategy says which side of a pair is
     cut. Raises InputError if no tokens would be those of the text."""
-    special = tokenizer.num_special_tokens_to_add(is_pair=strategy == "only_second")
-    if n_tokens <= special:
-        told = counted(n_tokens, "token")
-        raise InputError(f"{told} would be those that are put around a text alone")
+    if problem := _special_alone(tokenizer, n_tokens, is_pair=strategy == "only_second"):
+        raise InputError(problem)
     own = tokenizer.truncation
     copied = type(tokenizer).from_str(tokenizer.to_str())
     copied.encode_special_tokens = tokenizer.encode_special_tokens  # which is not in the text
@@ -87,6 +83,13 @@ def truncated(tokenizer: Tokenizer, n_tokens: int, strategy: Strategy) -> Tokeni
         min(n_tokens, own["max_length"]) if own else n_tokens, strategy=strategy
     )
     return copied
+
+
+def _special_alone(tokenizer: Tokenizer, n_tokens: int, *, is_pair: bool = False) -> str | None:
+    """Why so many tokens are too few, if all of them are special ones around a text."""
+    if n_tokens > tokenizer.num_special_tokens_to_add(is_pair=is_pair):
+        return None
+    return f"{counted(n_tokens, 'token')} would be those that are put around a text alone"
 
 
 def is_bpe(tokenizer: Tokenizer) -> bool:
