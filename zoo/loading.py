@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -18,7 +17,7 @@ from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.machine.devices import usable_device
-from zoo.provenance.lock import Lock, check_locked
+from zoo.provenance.lock import DIGEST, Lock, check_locked
 from zoo.provenance.origin import published_config
 from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
 from zoo.reading import made_with_others, spec_of_weights
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Read = Literal["bytes", "mmap"]
-_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 @contextmanager
@@ -308,7 +306,7 @@ def _digests(verify: bool, **stated: str | None) -> Mapping[str, str]:
     """Return the digests that a model must have. Raises `InputError` if one is none."""
     digests = {name: digest for name, digest in stated.items() if digest is not None}
     for name, digest in digests.items():
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
             raise InputError(f"`{name}` is `sha256:` and 64 digits from 0 to f, not {digest!r:.80}")
     if "content_digest" in digests and not verify:
         raise InputError(

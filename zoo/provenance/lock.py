@@ -31,7 +31,8 @@ MAX_BYTES = 1 << 18
 
 _HEAD = "# Written by the zoo, to be read and not to be changed: the sha256 is that of this text.\n"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+"""A digest of a spec or of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +195,12 @@ def _lock(data: dict[str, Any]) -> Lock:
         name=_checked(data["name"], LINE),
         zoo=_checked(data["zoo"], LINE),
         torch=_checked(data["torch"], LINE),
-        spec=_checked(data["spec"], _DIGEST),
+        spec=_checked(data["spec"], DIGEST),
         plugins={
             _checked(name, LINE): _checked(origin, LINE)
             for name, origin in cast("dict[str, Any]", data["plugins"]).items()
         },
-        content=None if weights is None else _checked(weights["content"], _DIGEST),
+        content=None if weights is None else _checked(weights["content"], DIGEST),
         header=None if weights is None else _checked(weights["header"], _SHA256),
         source=None
         if source is None
