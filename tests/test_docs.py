@@ -12,7 +12,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -90,17 +89,17 @@ def run_page(page: str, folder: Path) -> int:
 
 
 def check(command: str, folder: Path, *, expected: int) -> str:
-    """Check the output of the command."""
-    word = re.match(r"(?:zoo|torchrun)\b", command)
-    if word is not None:
-        installed = shutil.which(word[0], path=str(Path(sys.executable).parent))
-        assert installed is not None, f"{word[0]} is not installed beside this Python"
-        command = installed + command[word.end() :]
+    """Check the output of the command, which finds what is installed beside this Python."""
+    beside = Path(sys.executable).parent
     done = subprocess.run(
         command,
         shell=True,
         cwd=folder,
-        env={**os.environ, "ZOO_HOME": str(folder / "store")},
+        env={
+            **os.environ,
+            "ZOO_HOME": str(folder / "store"),
+            "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+        },
         capture_output=True,
         text=True,
         check=False,
